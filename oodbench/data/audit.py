@@ -37,7 +37,7 @@ Outs = Mapping[str, Mapping[int, torch.Tensor]]
 
 
 def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
-    """The findings on what `inspect` returns, by default test environments and each one held out alone."""
+    """Findings on what `inspect` returns, for the default test environments and for each one alone."""
     environments = {c.name: c.examples for c in every}
     held_out = [dataset.test_environments, *((name,) for name in environments)]
     roles = [(tests, dataset.trainable(tests)) for tests in held_out]
@@ -51,10 +51,10 @@ def audit(
     hashes: Hashes | None = None,
     outs: Outs | None = None,
 ) -> list[Finding]:
-    """Compare test environments with those that are trained on, which `roles` pairs.
+    """Findings from comparing test with training environments, in the pairs that `roles` holds.
 
-    Inputs are compared by `hashes`; where none are given, by what needs no reading. Columns are judged in
-    the first of the roles.
+    Inputs are compared by `hashes`, or if none are given, as far as no files have to be read. Columns are
+    judged with the first of the roles.
     """
     found = list[Finding]()
     with suppress(UserError, OSError):  # a run that needs these examples says so
@@ -86,7 +86,7 @@ def _used(environment: Environment, is_held_out: bool) -> Array:
 def _numbered(
     dataset: Dataset, environments: Environments, hashes: Hashes | None
 ) -> dict[str, Array]:
-    """A number of each example, equal for equal inputs; empty where it would take reading."""
+    """Numbers (N,) by environment, equal for equal inputs; empty if files would have to be read."""
     if hashes is None and isinstance(dataset, Images):
         hashes = dataset.digests()
     elif hashes is None and not any(isinstance(e.x, Stored) for e in environments.values()):
@@ -101,7 +101,7 @@ def _numbered(
 def _shared(
     dataset: Dataset, test: str, tested: Array, trained: Mapping[str, Array], of_groups: bool
 ) -> Iterator[Finding]:
-    """The finding on numbers, of inputs or of groups, that test and training examples have."""
+    """A finding on inputs or groups, given as numbers, that test and training examples share."""
     whole = np.concatenate([*trained.values()])
     units, count = np.intersect1d(tested, whole), int(np.isin(tested, whole).sum())
     if not count:
@@ -140,15 +140,15 @@ def _is_chance(tested: Array, trained: Array) -> bool:
 def _of_columns(
     dataset: Dataset, environments: Environments, training: Sequence[str]
 ) -> Iterator[Finding]:
-    """Findings on columns that alone tell the target or the environment, and on identifiers."""
+    """Findings on columns that determine the target or the environment, and on identifiers."""
     columns, parts = dataset.columns, {n: e for n, e in environments.items() if len(e.y)}
     if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
         return
     step = -(-sum(len(e.y) for e in parts.values()) // SAMPLE)
     x = torch.cat([e.x[::step] for e in parts.values()]).double().numpy()
     y = torch.cat([e.y[::step].reshape(len(e.y[::step]), -1) for e in parts.values()]).numpy()
-    place = np.repeat(np.arange(len(parts)), [len(e.y[::step]) for e in parts.values()])
-    trained = np.isin(place, [i for i, name in enumerate(parts) if name in training])
+    environment = np.repeat(np.arange(len(parts)), [len(e.y[::step]) for e in parts.values()])
+    trained = np.isin(environment, [i for i, name in enumerate(parts) if name in training])
     said = f", by {len(x):,} rows" if step > 1 else ""
     names = (*columns.numbers, *(f"{name} {EMPTY}" for name in columns.gaps), *columns.categories)
     if len(names) != x.shape[1]:  # categories are one-hot already
@@ -158,17 +158,17 @@ def _of_columns(
         known = np.full(len(x), True)
         if name in columns.gaps:
             known = x[:, names.index(f"{name} {EMPTY}")] == 0
-        if why := _identifier(name, x[known, i], place[known], columns.categories.get(name)):
+        if why := _identifier(name, x[known, i], environment[known], columns.categories.get(name)):
             text = f"'{name}' looks like an identifier ({why}{said}): `features` leaves it out"
             yield Finding("an identifier", tuple(parts), {"rows": len(x)}, name, text)
-        if _repeats_place(x[known, i], place[known], len(parts)):
+        if _repeats_environment(x[known, i], environment[known], len(parts)):
             text = f"'{name}' repeats the environment: each has one value of its own{said}"
             text += "; `features` leaves it out"
             yield Finding("an environment column", tuple(parts), {"rows": len(x)}, name, text)
         rows, is_class = trained & known, dataset.task.has_classes
         if dataset.task.kind == "multiclass" and (mark := _marked(x[rows, i], y[rows, 0])) >= 0:
             marks.setdefault(mark, name)
-        if y.shape[1] == 1 and (score := _told(x[rows, i], y[rows, 0], is_class)):
+        if y.shape[1] == 1 and (score := _score(x[rows, i], y[rows, 0], is_class)):
             share = f"{100 * score:.4g} % of {'the classes' if is_class else 'its variance'}{said}"
             text = f"'{name}' alone tells the target ({share}): `features` leaves out what is made from it"
             counts = {"rows": int(rows.sum()), "score": score}
@@ -180,7 +180,7 @@ def _of_columns(
 
 
 def _marked(values: Array, target: Array) -> int:
-    """The class that one of a column's two values marks, up to one example in a hundred, or -1."""
+    """The class that one of a column's two values marks with at most 1 % of exceptions, or -1."""
     is_high = values == values.max(initial=0)
     if len(np.unique(values)) == 2:
         for marked in (is_high, ~is_high):
@@ -190,10 +190,10 @@ def _marked(values: Array, target: Array) -> int:
     return -1
 
 
-def _told(values: Array, target: Array, is_class: bool) -> float:
-    """The accuracy or R2 of the best function of a column, or 0 where chance explains it.
+def _score(values: Array, target: Array, is_class: bool) -> float:
+    """The accuracy or R2 of the best function of a column, or 0 if chance explains it.
 
-    It is estimated from neighbours in the order of the column, those with equal values if it has few.
+    It is estimated from neighbours in the order of the column or, in one of few values, from equal values.
     """
     if len(values) < MANY or np.ptp(values) == 0 or np.ptp(target) == 0:
         return 0.0
@@ -212,11 +212,13 @@ def _told(values: Array, target: Array, is_class: bool) -> float:
     return float(1 - error) if error <= least else 0.0
 
 
-def _identifier(name: str, values: Array, place: Array, categories: Sequence[str] | None) -> str:
+def _identifier(
+    name: str, values: Array, environment: Array, categories: Sequence[str] | None
+) -> str:
     """Why a column, of numbers unless there are `categories`, looks like an identifier, or nothing.
 
-    Measurements, too, may have all values distinct. Whole numbers are suspect where so many of them would
-    repeat by chance, or where environments have ranges of their own.
+    Measurements may be distinct, too. Whole numbers are suspect if more of them would repeat by chance, or
+    if the ranges of environments hardly overlap.
     """
     distinct, size = len(np.unique(values)), len(values)
     if categories is not None:
@@ -234,15 +236,15 @@ def _identifier(name: str, values: Array, place: Array, categories: Sequence[str
         return "its whole numbers repeat less often than by chance"
     if NAMED.fullmatch(name):
         return "by its name and its whole numbers"
-    parts = [values[place == i] for i in np.unique(place)]
+    parts = [values[environment == i] for i in np.unique(environment)]
     are_many = all(len(np.unique(v)) > max(MANY, len(v) / 5) for v in parts)
-    has_ranges = are_many and _told(values, place, True)
+    has_ranges = are_many and _score(values, environment, True)
     return "its ranges hardly overlap between environments" if has_ranges else ""
 
 
-def _repeats_place(values: Array, place: Array, count: int) -> bool:
-    """Whether each of several environments has a single value that no other has."""
-    there, first, sizes = np.unique(place, return_index=True, return_counts=True)
+def _repeats_environment(values: Array, environment: Array, count: int) -> bool:
+    """Whether each of several environments has a single value, different from the others'."""
+    there, first, sizes = np.unique(environment, return_index=True, return_counts=True)
     own = values[first]
     is_its_own = 1 < count == len(there) == len(np.unique(own))
     return bool(is_its_own and (values == np.repeat(own, sizes)).all())
@@ -270,7 +272,7 @@ def _few(dataset: Dataset, name: str, environment: Environment) -> Iterator[Find
 def _lacking(
     dataset: Dataset, name: str, y: torch.Tensor, outs: Mapping[int, torch.Tensor]
 ) -> Iterator[Finding]:
-    """The finding on classes that an `out` split lacks, though the environment has them."""
+    """A finding on classes of the environment that an `out` split lacks."""
     if not dataset.task.has_classes:
         return
     names = class_names(dataset)

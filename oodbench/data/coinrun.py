@@ -45,7 +45,7 @@ TEMPERATURE = 0.5
 GREED = 3.0
 """The factor of the search's estimate; above 1 the first way found may be a little too long."""
 LIMIT = 2000
-"""The number of states that one search expands before it gives up."""
+"""The number of states that a search expands before it gives up."""
 WON = "won"
 PROBES, PROBE_FRAMES = (4, 7, 1, 8, 2), 16
 """A state is lost if each of these actions, held for so many frames, loses."""
@@ -59,7 +59,7 @@ Flags = NDArray[np.bool_]
 
 
 def package() -> str:
-    """The package of the game that is installed; raises MissingError if none is."""
+    """The installed package of the game; raises MissingError without one."""
     for name in ("procgen", "procgen_gym"):
         if find_spec(name):
             return name
@@ -80,7 +80,7 @@ class Simulator:
         settings |= {"num_levels": 1, "rand_seed": 0, "num_threads": 0}
         self._game: Any
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")  # the old gym's complaints about its age
+            warnings.simplefilter("ignore")  # the old gym warns of its age
             if package() == "procgen":
                 from procgen import ProcgenGym3Env
 
@@ -147,7 +147,7 @@ def scene(state: bytes) -> Scene:
     at = 0
 
     def fields(count: int, *, text: bool = False) -> NDArray[np.int32]:
-        """The next fields; with `text` the last one is the length of a text, which is skipped."""
+        """The next fields; with `text` the last is the length of a text, which is skipped."""
         nonlocal at
         found = np.frombuffer(state, "<i4", count, at)
         at += 4 * count + (int(found[-1]) if text else 0)
@@ -178,9 +178,9 @@ class Planner:
 
     cost(a) is the number of decisions on the best path found to the coin that begins with `a`, infinite
     where that loses; the distribution is proportional to exp(-cost(a) / TEMPERATURE) over the six moves
-    that differ. Costs are kept for states that are alike (the same position to half a tile, similar
-    velocities, the same enemies near by), so they are close to the least ones but not exact: sums of real
-    moves, some begun a quarter of a tile aside.
+    that differ. Costs are kept for classes of similar states (the same position to half a tile, similar
+    velocities, the same enemies near by), so they are only close to the least ones: sums of real moves,
+    some begun a quarter of a tile apart.
     """
 
     def __init__(self, level: int) -> None:
@@ -192,7 +192,7 @@ class Planner:
     def episode(self, random: np.random.Generator) -> Episode:
         """Yield the images (64, 64, 3) and distributions (15,) of a game played by drawing from them.
 
-        It ends with the coin, a loss, the game's time, or where no move helps any more.
+        It ends with the coin, a loss, the game's time limit, or when no move helps.
         """
         state = self.start
         for _ in range(LONGEST // FRAMES):
@@ -212,7 +212,7 @@ class Planner:
             state = successors[move]
 
     def costs(self, state: bytes) -> tuple[NDArray[np.float64], list[bytes]]:
-        """The cost of each move from `state`, (6,), 1 where it wins at once; and the states after them."""
+        """The cost of each move from `state`, (6,), 1 if it wins at once; and the states after them."""
         won, lost, successors = self._try(state)
         doomed = np.ones(len(MOVES), bool)
         for action in PROBES:
@@ -279,7 +279,7 @@ class Planner:
 
 
 def _alike(at: Scene) -> Hashable:
-    """A key that is equal for states of a level that are taken for one another."""
+    """A key that states of a level share if they count as the same in the search."""
     near = sorted(
         (round(2 * x), vx > 0) for x, y, vx in at.enemies if abs(x - at.x) < 4 and abs(y - at.y) < 5
     )
@@ -317,7 +317,7 @@ class Shard:
         return f"{stem}.images.npy", f"{stem}.actions.npy"
 
     def write(self, folder: Path, images: NDArray[np.uint8], actions: NDArray[np.float32]) -> None:
-        """Write both files, each whole and renamed."""
+        """Write both files, each atomically."""
         arrays: tuple[NDArray[Any], ...] = (images, actions)
         for file, array in zip(self.files, arrays, strict=True):
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -347,8 +347,8 @@ def make(data_dir: Path, settings: Settings, workers: int) -> Path:
 def make_shard(shard: Shard, folder: Path, settings: Settings) -> None:
     """Make and write the states of one level.
 
-    The states are drawn without replacement from as many whole games as it takes. A level without a path
-    to the coin is replaced by the next one that is free.
+    The states are drawn without replacement from as many whole games as needed. A level without a path
+    to the coin is replaced by the next unused one.
     """
     training = shard.part == TRAINING
     first, step = (0, settings.levels) if training else (FIRST_UNSEEN, settings.test_levels)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 SECONDS = 60
-"""The longest that a mirror is waited for."""
+"""How long a mirror is waited for."""
 ABSENT = 403, 404, 410
 """The answers of mirrors for files that they do not have."""
 UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
@@ -45,7 +45,7 @@ BATCH = 1024
 SUMS = "SHA256SUMS"
 """The file of a copy that has the checksums of the others, a line each, as `sha256sum` writes it."""
 ORDER = ("image_id", "id", "Unnamed: 0", "__index_level_0__", "filename")
-"""The columns that may number the rows of the package's table, and else their order."""
+"""Columns that may number the rows of the package's table; the first that a copy has sorts them."""
 
 
 def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
@@ -60,7 +60,9 @@ def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
     folder = data_dir / dataset.metadata.folder
     try:
         if not is_address and not Path(source).is_dir():
-            raise UserError(f"{source} is no folder and no address of a mirror (https://...)")
+            raise UserError(
+                f"{source} is neither a folder nor the address of a mirror (https://...)"
+            )
         with progress("DownloadColumn") as bar:
             mirror = _Mirror(source, source if is_address else Path(source).resolve().as_uri(), bar)
             for path, checksum in dataset.checksums.items():
@@ -90,7 +92,7 @@ class _Mirror:
 
     @contextmanager
     def opened(self, *names: str) -> Iterator[tuple[str, IO[bytes]]]:
-        """The first of some files that is there, with its name."""
+        """The first of the files `names` that exists, with its name."""
         for name in names:
             if (stream := self._open(name)) is not None:
                 size = int(stream.headers.get("Content-Length") or 0)
@@ -157,7 +159,7 @@ def _fetch_folder(mirror: _Mirror, folder: str, target: Path) -> None:
         terminal().say(f"{name} has the SHA-256 {digest}, {state}")
         safely: dict[str, Any] = {} if archive.suffix == ".zip" else {"filter": "data"}
         shutil.unpack_archive(archive, unpacked, **safely)
-        inner = unpacked / target.name  # where the archive holds the folder, not what is in it
+        inner = unpacked / target.name  # if the archive holds the folder itself
         (inner if [*unpacked.iterdir()] == [inner] else unpacked).rename(target)
 
 
@@ -170,23 +172,23 @@ class Layout:
     columns: tuple[str, ...]
     """The columns without which it cannot be read."""
     splits: dict[str, object]
-    """What `split` is in files whose names or folders begin so, where a copy has no such column."""
+    """The value of `split` by the beginning of a file or folder name, in copies without that column."""
     other: object = None
-    """What `split` is in all other files; None: they are left out."""
+    """The value of `split` in all other files; None leaves them out."""
     names: dict[str, str] = field(default_factory=dict)
-    """Other names that a copy may have for columns."""
+    """Our names of columns, by the names that a copy may use."""
     picture: str = ""
     """The path of a row's picture, by its columns and the `filename` that it has in the copy."""
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    """What is made of a column's values, in which names stand for the numbers of classes."""
+    """The function of each column's values, which are the names of classes if the file has them."""
     also: dict[str, str] = field(default_factory=dict)
-    """The columns that have another name in the tables, by that name."""
+    """Our names of columns, by other names that the tables use."""
     published: tuple[int, ...] = ()
     """The number of examples in each split."""
 
 
 def _one_of(*names: str) -> Callable[[Any], int]:
-    """The function from a name, a truth value, 0 or 1, or -1 or 1 to a number."""
+    """A function to 0 or 1 from one of two names, a truth value, 0 or 1, or -1 or 1."""
     known = dict(zip((*names, "false", "true", "0", "1", "-1"), (0, 1, 0, 1, 0, 1, 0), strict=True))
 
     def number(value: object) -> int:
@@ -254,18 +256,19 @@ def _suite(suite: Suite) -> Layout:
     names |= dict.fromkeys(("labels", "class", "class_name", "category"), "label")
     values: dict[str, Callable[[Any], Any]]
     values = {"domain": partial(_folder, suite), "label": _class_name}
-    columns = ("domain", "label")
-    return Layout((), columns, {}, 0, names, "{domain}/{label}/{filename}", values)
+    return Layout((), tuple(values), {}, 0, names, "{domain}/{label}/{filename}", values)
 
 
 def _class_name(label: object) -> str:
     if not isinstance(label, str) or not re.fullmatch(r"\w[^/\\:\0]*", label):
-        raise ValueError(f"{label!r} is no name of a class, nor has the file's metadata one for it")
+        raise ValueError(
+            f"{label!r} is not the name of a class, and the file's metadata have none for it"
+        )
     return label
 
 
 def _folder(suite: Suite, texts: str) -> str:
-    """The folder of the environment that a text names, whole or by its beginning; texts may be a path."""
+    """The folder of the environment that a part of a path names, in full or by its beginning."""
     known = {place.folder: re.sub(r"[\W_]", "", place.folder.lower()) for place in suite.places}
     short = {place.folder: place.environment.lower() for place in suite.places}
     for text in str(texts).lower().replace("pascal", "voc").replace("vocvoc", "voc").split("/"):
@@ -274,14 +277,14 @@ def _folder(suite: Suite, texts: str) -> str:
         begun = [f for f, n in known.items() if len(given) > 2 and n.startswith(given)]
         if len(found := exact or begun) == 1:
             return found[0]
-    raise ValueError(f"'{texts}' is none of {', '.join(known)}")
+    raise ValueError(f"'{texts}' is not one of {', '.join(known)}")
 
 
 def _rebuild(dataset: FileDataset, source: Path, files: Sequence[Path], target: Path) -> None:
-    """Write the folder of a dataset from a Parquet copy, with rows in the order of their numbers, if any.
+    """Write the folder of a dataset from a Parquet copy, with rows sorted by their numbers, if any.
 
-    Raises UserError for another dataset, a file that is missing or not that of SHA256SUMS, a column that is
-    missing, and another number of pictures than the published one.
+    Raises UserError for an unknown dataset, a file that is missing or unlike SHA256SUMS, a missing column,
+    and another number of pictures than was published.
     """
     import pandas as pd
 
@@ -343,7 +346,7 @@ def _parts(file: Path, source: Path, layout: Layout, folder: Path) -> "Iterator[
     try:
         parquet = ParquetFile(file)
     except ValueError as error:
-        raise UserError(f"{file} is cut off or no Parquet file: download it again") from error
+        raise UserError(f"{file} is cut off or not a Parquet file: download it again") from error
     about = json.loads((parquet.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
     classes = {k: f.get("names") for k, f in about.get("info", {}).get("features", {}).items()}
     count = 0
@@ -379,7 +382,7 @@ def _parts(file: Path, source: Path, layout: Layout, folder: Path) -> "Iterator[
 def _saved(
     file: Path, folder: Path, template: str, picture: Any, row: dict[str, Any], number: str
 ) -> str:
-    """Write a picture under the name that it has in the copy, or else its number, and return the name."""
+    """Write a picture under its name in the copy, or else its number; returns the name."""
     known = picture if isinstance(picture, dict) else {"bytes": picture}
     data = known.get("bytes")
     if not isinstance(data, bytes):

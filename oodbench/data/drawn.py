@@ -1,4 +1,4 @@
-"""Datasets of small pictures that are made at the user's from packages: drawn once, then read."""
+"""Datasets of small pictures that the user's machine draws once from packages."""
 
 import csv
 import importlib
@@ -35,9 +35,9 @@ CHUNK = 64
 FIFTH = 5
 """One in so many identities is in the `out` split, both in training and in testing."""
 FINE = 64
-"""Smaller drawings are means over areas of ones with about this side."""
+"""Smaller drawings are rendered at about this side and averaged."""
 VERSION = "0.5.0"
-"""The version of the package resvg-py, whose renderer decides about every byte."""
+"""The version of the package resvg-py, whose renderer determines every byte."""
 MARGIN = 1.1
 """The side of a font's drawing, in larger sides of the character."""
 
@@ -48,17 +48,17 @@ class Picture(NamedTuple):
     environment: str
     target: int
     identity: str
-    """The emoji or the font's face that is shown; a trial trains on some identities and tests on others."""
+    """The emoji or face that is shown; a trial trains on some identities and tests on others."""
     draw: Callable[[], NDArray[np.uint8]]
-    """The picture (C, side, side) as bytes; raises UserError for what cannot be drawn."""
+    """Draws the picture (C, side, side) as bytes; raises UserError if that fails."""
 
 
 class DrawnPictures(FileDataset):
     """Pictures with identities, from packages.
 
     `make` reads the packages, draws all pictures into one file, lists them in another, and keeps the
-    licences with them. A trial deals the identities of an environment out: some, by default a half, to be
-    tested on, the others to be trained on, and a fifth of both to the `out` splits.
+    licences with them. A trial deals out the identities of an environment: some, by default half, for
+    testing, the others for training, and a fifth of both to the `out` splits.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class DrawnPictures(FileDataset):
         size: int = hparam(16, options=(16, 32, 64, 224))
         """The side of the pictures in pixels."""
         as_test: str = hparam("")
-        """The environment whose pictures all others have: what could be reached in it as a test."""
+        """The environment whose pictures all others get: what could be reached in it as a test."""
 
     options: Any
     channels = 3
@@ -76,7 +76,7 @@ class DrawnPictures(FileDataset):
     """A run of 400 steps at 16 x 16 pixels takes seconds."""
     normalization: Normalization
     one_unseen_in = 2
-    """One in so many identities of an environment is there where it is held out, and only there."""
+    """One in so many identities of an environment is seen only when it is held out."""
     packages: ClassVar[Sequence[Package]]
     """The packages that the pictures are drawn from."""
 
@@ -89,7 +89,7 @@ class DrawnPictures(FileDataset):
 
     @abstractmethod
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
-        """All pictures, given the files of every package by its name; raises UserError."""
+        """All pictures, from the files of every package by its name; raises UserError for damaged ones."""
 
     @property
     def folder(self) -> str:
@@ -103,12 +103,12 @@ class DrawnPictures(FileDataset):
         return {path: self.metadata.checksums[path] for path in read}
 
     def command(self, data_dir: object) -> str:
-        """The command that makes the data, which names the size where it is not the usual one."""
+        """The command that makes the data; it names a size other than the default."""
         usual = self.options.size == type(self.options).size
         return super().command(data_dir) + ("" if usual else f" --set size={self.options.size}")
 
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
-        """Draw the pictures unless they are there and right; `source` is a folder of packages."""
+        """Draw the pictures unless undamaged ones are there; `source` is a folder of packages."""
         from oodbench.terminal import terminal  # rich draws random numbers as it is imported
 
         folder = data_dir / self.folder
@@ -117,7 +117,7 @@ class DrawnPictures(FileDataset):
                 return self.check()
             except UserError:
                 shutil.rmtree(folder)
-        renderer()  # or an error, before packages are fetched
+        renderer()  # raises an error before packages are fetched
         files = read(self.packages, self.name, source)
         pictures = self.pictures(files)
         about = data_dir / self.metadata.folder
@@ -153,10 +153,11 @@ class DrawnPictures(FileDataset):
     def _environment(self, made: "_Made", name: str, rank: Tensor) -> Environment:
         rows = (made.environment == self.environments.index(name)).nonzero().squeeze(1)
         there, identity = torch.unique(made.identity[rows], return_inverse=True)
-        place = rank[there].argsort().argsort()[identity]
-        unseen = place % self.one_unseen_in == 0
-        tested = place // self.one_unseen_in
-        of_role = torch.where(unseen, tested, place - tested - 1)
+        # identities are numbered within the environment, then among those for testing or training
+        number = rank[there].argsort().argsort()[identity]
+        unseen = number % self.one_unseen_in == 0
+        tested = number // self.one_unseen_in
+        of_role = torch.where(unseen, tested, number - tested - 1)
         return Environment(
             Subset(made.x, rows) if isinstance(made.x, Stored) else made.x[rows],
             made.y[rows],
@@ -165,7 +166,7 @@ class DrawnPictures(FileDataset):
         )
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Map bytes (N, C, H, W) to standardised floats; one channel becomes as many as have moments."""
+        """Map bytes (N, C, H, W) to standardised floats; one channel is repeated for three moments."""
         mean, std = self.normalization.on(x.device)
         return x.float().div_(255).sub(mean).div_(std)
 
@@ -175,9 +176,9 @@ class _Made(NamedTuple):
     """(N, C, side, side) bytes."""
     y: Tensor
     environment: Tensor
-    """(N,) positions of the environments among those of the dataset."""
+    """(N,) indices of the environments among those of the dataset."""
     identity: Tensor
-    """(N,) positions among the identities, sorted by name."""
+    """(N,) indices among the identities, sorted by name."""
     num_identities: int
 
 
@@ -201,8 +202,8 @@ def _read(listed: Path, pictures: Path, environments: tuple[str, ...]) -> _Made:
 def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
     """A drawing in RGB on white, (3, side, side).
 
-    It is drawn `FINE` pixels wide or wider, by a multiple of `side`; a pixel is the rounded mean of what
-    falls into it. Raises UserError, with `who` is drawn, for what is no drawing.
+    It is rendered at a multiple of `side`, about `FINE` or more, and a pixel is the rounded mean of what
+    falls into it. Raises UserError, beginning with `who`, for a drawing that cannot be rendered.
     """
     draw = renderer()
     times = max(1, FINE // side)
@@ -222,7 +223,7 @@ def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
 
 
 def renderer() -> Callable[..., bytes]:
-    """The function of resvg-py that draws; raises UserError without this version of the package."""
+    """The function of resvg-py that renders; raises UserError without this version of the package."""
     try:
         package = importlib.import_module("resvg_py")
     except ModuleNotFoundError as error:
@@ -237,14 +238,14 @@ def renderer() -> Callable[..., bytes]:
 
 
 def outlines(content: bytes, characters: str, who: str) -> dict[str, str] | None:
-    """Each character of a font as SVG, black in the middle of a square; None if the font lacks one.
+    """Each character of a font as SVG, black and centred in a square; None if the font lacks one.
 
-    Raises UserError, with `who` the font is, for what is no font.
+    Raises UserError, beginning with `who`, for a file that is not a font.
     """
-    import fontTools  # which matplotlib brings along; not where nothing is drawn
+    import fontTools  # a dependency of matplotlib, which only drawing needs
     from fontTools import ttLib
 
-    logging.getLogger(fontTools.__name__).setLevel(logging.ERROR)  # it minds old fonts' dates
+    logging.getLogger(fontTools.__name__).setLevel(logging.ERROR)  # it warns of dates in old fonts
     try:
         font = ttLib.TTFont(io.BytesIO(content), lazy=True)
         numbers, glyphs = font.getBestCmap() or {}, font.getGlyphSet()

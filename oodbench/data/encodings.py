@@ -24,7 +24,7 @@ CODEGPT = "microsoft/CodeGPT-small-py"
 
 
 def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[Any], Tensor]:
-    """Map Pillow images to bytes (3, size, size).
+    """A function from Pillow images to bytes (3, size, size).
 
     With `crop` the largest central square is taken first. With a `margin` above 1 the image is resized
     to `margin` times `size`, and its centre is taken.
@@ -46,10 +46,10 @@ def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[An
 
 
 def molecule(size: int) -> Callable[[Any], Tensor]:
-    """Map graphs of torch_geometric to integers (size, ROW): row i has atom i and bonds 3i to 3i + 2.
+    """A function from graphs of torch_geometric to integers (size, ROW).
 
-    Unused rows are -1. Raises UserError for more than `size` atoms, or 3 `size` bonds (each counts
-    in both directions).
+    Row i has atom i and bonds 3i to 3i + 2; unused entries are -1. It raises UserError for more than `size`
+    atoms or 3 `size` bonds (each counts in both directions).
     """
 
     def prepare(graph: Any) -> Tensor:
@@ -67,7 +67,7 @@ def molecule(size: int) -> Callable[[Any], Tensor]:
 
 
 def hashed_words(length: int) -> Callable[[str], Tensor]:
-    """Map texts to the ids (length,) of their first words and signs: hashes, without a vocabulary."""
+    """A function from texts to ids (length,): hashes of the first words and signs, padded with 0."""
 
     def prepare(text: str) -> Tensor:
         words = re.findall(r"\w+|[^\w\s]", text.lower())[:length]
@@ -80,12 +80,10 @@ def hashed_words(length: int) -> Callable[[str], Tensor]:
 
 
 def word_pieces(length: int, model: str = "") -> Callable[[str], Tensor]:
-    """Map texts to the ids (length,) of DistilBERT's tokens, padded with 0; or of a model's, with -1.
-
-    Which token a tokenizer pads with, if with any, differs from the model's configuration in places.
-    """
+    """A function from texts to ids (length,) of DistilBERT's tokens padded with 0, or a model's with -1."""
     loader, name = ("AutoTokenizer", model) if model else ("DistilBertTokenizerFast", DISTILBERT)
     tokenizer = pretrained(loader, name)
+    # the padding token of a tokenizer, if it has one, may differ from the model's configuration
     padding = -1 if model else 0
 
     def prepare(text: str) -> Tensor:
@@ -96,7 +94,7 @@ def word_pieces(length: int, model: str = "") -> Callable[[str], Tensor]:
 
 
 def transformers() -> Any:
-    """The package transformers; raises MissingError where it is missing."""
+    """The package transformers; raises MissingError if it is not installed."""
     try:
         return importlib.import_module("transformers")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Sets of files that are made here: a manifest, and processes that go on after a stop."""
+"""Sets of files made on this machine: a manifest, and processes that resume after an interruption."""
 
 import json
 import multiprocessing
@@ -25,7 +25,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Manifest(Generic[S]):
-    """The settings of a set and the md5 of each of its files; none while it is being made."""
+    """The settings of a set and the md5 of each file; no files until the set is complete."""
 
     settings: S
     """An instance of a dataclass."""
@@ -43,16 +43,16 @@ def read_manifest(folder: Path, kind: type[S]) -> Manifest[S]:
 
 
 def write_manifest(folder: Path, manifest: Manifest[Any]) -> None:
-    """Write the manifest, whole and renamed."""
+    """Write the manifest, atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
 
 
 def finished_set(path: Path, kind: type[S], command: str) -> Manifest[S]:
-    """The manifest at `path` of a set that is whole; raises UserError, with the command that makes it."""
+    """The manifest at `path` of a complete set; raises UserError, with the `command` that makes it."""
     manifest = read_manifest(path.parent, kind)
     if not manifest.checksums:
-        raise UserError(f"{path} is of an unfinished set; `{command}` goes on with it")
+        raise UserError(f"{path} is of an unfinished set; `{command}` continues it")
     return manifest
 
 
@@ -66,8 +66,8 @@ def make_set(
 ) -> None:
     """Make the set that `settings`, a dataclass, describe in `folder`, in `workers` processes.
 
-    `pieces` are what one call of `write` makes, with their files. Pieces that are there already are kept,
-    unless the set was whole and its checksums say that they are damaged: what was stopped goes on. Raises
+    A call of `write` makes one of the `pieces`, which name their files. Existing pieces are kept, so that
+    an interrupted call continues, except those that the checksums of a complete set find damaged. Raises
     UserError if another set is there or being made.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def make_set(
 def _fill(
     missing: Sequence[P], write: Callable[[P], None], workers: int, title: str, total: int
 ) -> None:
-    order = random.Random(0).sample(missing, len(missing))  # an even mix, for the time left
+    order = random.Random(0).sample(missing, len(missing))  # mixed, for the time left
     context = multiprocessing.get_context("spawn")
     with progress() as bar, ProcessPoolExecutor(workers, context, end_with_parent) as pool:
         row = bar.add_task(title, total=total, completed=total - len(missing))
@@ -103,6 +103,6 @@ def _fill(
                 future.result()
                 bar.advance(row)
         except BrokenProcessPool as error:
-            raise UserError("a process died; the same command goes on from here") from error
+            raise UserError("a process died; the same command continues from here") from error
         finally:
             pool.shutdown(cancel_futures=True)

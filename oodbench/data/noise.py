@@ -18,7 +18,7 @@ VALIDATION = ("noisy", "clean")
 
 
 def checked(dataset: Dataset, keys: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The noise that a sweep file asks for by `KEYS`, as a run's spec has it; None if all amounts are 0.
+    """The noise that a sweep's `keys` ask for, in the form of a run's spec; None if all amounts are 0.
 
     `label_noise: 0.25` replaces each label with probability 0.25, `{art: 0.1, photo: 0.4}` by environment.
     `{amount: ..., pairs: {dog: fox}, validation: clean}` replaces dogs alone, by foxes, and leaves
@@ -93,9 +93,8 @@ def noisy(
     The draws depend on the trial and the example's position alone, so that a larger amount of label noise
     changes the same labels to the same classes, and more of them.
     """
-    generator = torch.Generator().manual_seed(
-        derive(noise["kind"], dataset.name, environment, trial)
-    )
+    seed = derive(noise["kind"], dataset.name, environment, trial)
+    generator = torch.Generator().manual_seed(seed)
     given, y = noise["amount"], targets.cpu()
     # environments that the sweep does not name stay clean
     amount = float(given.get(environment, 0.0) if isinstance(given, dict) else given)
@@ -106,9 +105,8 @@ def noisy(
     is_changed, labels = torch.rand(len(y), generator=generator) < amount, y.long()
     if noise["pairs"]:
         names = class_names(dataset)
-        others = torch.tensor([names.index(noise["pairs"].get(name, name)) for name in names])[
-            labels
-        ]
+        renamed = [names.index(noise["pairs"].get(name, name)) for name in names]
+        others = torch.tensor(renamed)[labels]
     else:  # one of the other classes, uniformly
         count = dataset.task.classes
         others = (labels + torch.randint(1, count, (len(y),), generator=generator)) % count

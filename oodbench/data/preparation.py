@@ -15,7 +15,7 @@ from oodbench.errors import UserError, wrong_result
 from oodbench.tasks import Task
 
 CHUNK = 4096
-"""The number of examples in memory that are checked together."""
+"""The number of examples in memory that are checked at once."""
 
 
 def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
@@ -58,7 +58,7 @@ def fitted(
 ) -> dict[str, Environment]:
     """The environments, their inputs transformed as `Dataset.fit` estimates.
 
-    The estimate uses the examples at the positions (n,) in `training`, by environment. Raises UserError
+    The estimate is from the examples at the indices (n,) in `training`, by environment. Raises UserError
     unless every environment's inputs then fit the network.
     """
     if fits(dataset):
@@ -147,17 +147,17 @@ def _mistake(environment: Environment, attribute_names: Sequence[str]) -> str | 
 def _is_finite(x: Tensor) -> bool:
     if not x.is_floating_point():
         return True
-    return bool(x.sum().isfinite()) or bool(x.isfinite().all())  # a sum is ten times as fast
+    return bool(x.sum().isfinite()) or bool(x.isfinite().all())  # a sum is ten times faster
 
 
-def part(environment: Environment, places: Tensor) -> Environment:
-    """The examples of an environment at `places` (n,): inputs, targets, attributes and clusters."""
+def part(environment: Environment, index: Tensor) -> Environment:
+    """The examples of an environment at `index` (n,): inputs, targets, attributes and clusters."""
     x, attributes, clusters = environment.x, environment.attributes, environment.clusters
     return Environment(
-        Subset(x, places.cpu()) if isinstance(x, Stored) else x[places],
-        environment.y[places],
-        attributes=None if attributes is None else attributes[places],
-        clusters=None if clusters is None else clusters[places.to(clusters.device)],
+        Subset(x, index.cpu()) if isinstance(x, Stored) else x[index],
+        environment.y[index],
+        attributes=None if attributes is None else attributes[index],
+        clusters=None if clusters is None else clusters[index.to(clusters.device)],
     )
 
 
@@ -174,7 +174,7 @@ class Contents:
     balance: str
     """The share of each class, or mean and standard deviation of real targets."""
     groups: dict[str, int]
-    """The number of examples of each group, by its name, empty ones too; none without attributes."""
+    """The number of examples of each group, by name, also of empty ones; none without attributes."""
     hashes: Sequence[bytes | None]
     """A hash of each example's inputs; None if they cannot be read."""
     unreadable: list[str]
@@ -192,7 +192,7 @@ class Contents:
 
 
 def inspect(dataset: Dataset) -> list[Contents]:
-    """Read every example of the first trial once; returns the contents of the environments in their order.
+    """The contents of every environment in the first trial, each example read once.
 
     Raises UserError for data that cannot be loaded at all, or that do not fit their task.
     """
@@ -234,34 +234,34 @@ def _contents(dataset: Dataset, name: str, examples: Environment) -> Contents:
 
 
 def hashes_of(environment: Environment, unreadable: list[str]) -> Iterator[bytes | None]:
-    """A hash of each example's inputs; None, and an error more, for one that cannot be read."""
+    """A hash of each example's inputs, or None after adding the error to `unreadable`."""
     x, count = environment.x, len(environment.y)
     size = chunk_size(x) if isinstance(x, Stored) else CHUNK
     for start in range(0, count, size):
-        places = torch.arange(start, min(start + size, count))
+        index = torch.arange(start, min(start + size, count))
         try:
-            yield from _digests(x, places)
+            yield from _digests(x, index)
         except UserError:
-            for place in places:
+            for i in index:
                 try:
-                    yield from _digests(x, place[None])
+                    yield from _digests(x, i[None])
                 except UserError as error:
                     unreadable.append(str(error))
                     yield None
 
 
-def _digests(x: Tensor | Stored, places: Tensor) -> list[bytes]:
+def _digests(x: Tensor | Stored, index: Tensor) -> list[bytes]:
     if isinstance(x, ImageFiles):
-        return x.digests(places)
-    inputs = x.read(places) if isinstance(x, Stored) else x[places]
+        return x.digests(index)
+    inputs = x.read(index) if isinstance(x, Stored) else x[index]
     if not _is_finite(inputs):
-        raise UserError(f"the inputs of example {int(places[0])} are not finite")
+        raise UserError(f"the inputs of example {int(index[0])} are not finite")
     rows = inputs.reshape(len(inputs), -1).contiguous().numpy()
     return [hashlib.sha256(row).digest()[:16] for row in rows]
 
 
 def class_names(dataset: Dataset) -> tuple[str, ...]:
-    """The names of the classes, or their numbers where they have none."""
+    """The names of the classes, by default their numbers."""
     return dataset.classes or tuple(map(str, range(dataset.task.classes)))
 
 
@@ -281,8 +281,8 @@ def _balance(y: Tensor, task: Task, classes: Sequence[str]) -> str:
         return ", ".join(f"{m:.3g} ± {s:.2g}" for m, s in zip(means, deviations, strict=True))
     shares = 100 * torch.bincount(y.long(), minlength=task.classes) / max(1, len(y))
     if len(shares) > FEW:
-        places = (int(shares.argmin()), int(shares.argmax()))
-        rarest, commonest = (f" ({classes[i]})" if classes else "" for i in places)
+        ends = (int(shares.argmin()), int(shares.argmax()))
+        rarest, commonest = (f" ({classes[i]})" if classes else "" for i in ends)
         low, high = f"{shares.min():.2g} %{rarest}", f"{shares.max():.2g} %{commonest}"
         return f"{len(shares)} classes, {low} to {high}"
     if classes:

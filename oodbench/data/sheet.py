@@ -26,7 +26,7 @@ MARGIN = 120
 def write_sheet(dataset: Dataset, environments: Mapping[str, Environment], file: Path) -> None:
     """Write a PNG with a row for each environment and a column for each class.
 
-    Raises UserError for a dataset without classes or images, and for a path that is no PNG's.
+    Raises UserError for a dataset without classes or images, and for a path that does not end in .png.
     """
     if not (dataset.task.has_classes and len(dataset.input_shape) == 3):
         raise UserError(f"{dataset.label} has no images of classes for a contact sheet")
@@ -45,8 +45,8 @@ def write_sheet(dataset: Dataset, environments: Mapping[str, Environment], file:
         top = TEXT + GAP + row * (side + GAP)
         pen.text((0, top), _fitting(pen, name, MARGIN - GAP), "black", font)
         for column in range(len(classes)):
-            places = (environment.y.long() == column).nonzero().squeeze(1)[:examples]
-            for i, image in enumerate(_images(dataset, environment, places)):
+            index = (environment.y.long() == column).nonzero().squeeze(1)[:examples]
+            for i, image in enumerate(_images(dataset, environment, index)):
                 picture = Image.fromarray(image).resize((side, side), Image.Resampling.NEAREST)
                 sheet.paste(picture, (MARGIN + column * cell + i * side, top))
     with whole_file(file) as stream:
@@ -59,8 +59,8 @@ def _fitting(pen: ImageDraw.ImageDraw, text: str, width: int) -> str:
     return text
 
 
-def _images(dataset: Dataset, environment: Environment, places: Tensor) -> list[np.ndarray]:
-    x = environment.x.read(places) if isinstance(environment.x, Stored) else environment.x[places]
+def _images(dataset: Dataset, environment: Environment, index: Tensor) -> list[np.ndarray]:
+    x = environment.x.read(index) if isinstance(environment.x, Stored) else environment.x[index]
     x = dataset.transform(x, None).float()
     if (normalization := dataset.normalization) is not None:
         mean, std = normalization.on(x.device)

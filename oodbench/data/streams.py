@@ -60,7 +60,7 @@ class Stored(ABC):
 
 
 def digest_of(inputs: Tensor | Stored) -> str:
-    """Hash the inputs of an environment; of stored ones some, at equal distances, are read."""
+    """A hash of the inputs of an environment, or of some stored ones at equal distances."""
     if isinstance(inputs, Stored):
         some = torch.linspace(0, len(inputs) - 1, min(len(inputs), DIGESTED)).long()
         inputs = inputs.read(some)
@@ -84,7 +84,7 @@ class Subset(Stored):
 
 
 class Changed(Stored):
-    """The examples of other stored data, through a function (n, *shape) -> (n, *new shape) when read."""
+    """The examples of other stored data, mapped by a function (n, *shape) -> (n, *new shape) when read."""
 
     def __init__(self, whole: Stored, change: Callable[[Tensor], Tensor]) -> None:
         self._whole, self._change = whole, change
@@ -118,7 +118,7 @@ class Prepared(Stored):
 class MemoryMapped(Stored):
     """The rows of .npy files, one file after the other.
 
-    Pages that were read are released at once, so that the process's memory does not grow with the data.
+    Pages are released as soon as they are read, so that memory does not grow with the data.
     """
 
     def __init__(self, files: Path | Sequence[Path]) -> None:
@@ -140,15 +140,15 @@ class MemoryMapped(Stored):
 
     def read(self, index: Tensor) -> Tensor:
         """The rows at `index`."""
-        places = index.numpy()
-        files = np.searchsorted(self._ends, places, side="right")
-        rows = np.empty((len(places), *self.shape), self._arrays[0].dtype)
+        wanted = index.numpy()
+        files = np.searchsorted(self._ends, wanted, side="right")
+        rows = np.empty((len(wanted), *self.shape), self._arrays[0].dtype)
         for file in np.unique(files):
             array, here = self._arrays[file], files == file
-            rows[here] = array.take(places[here] - self._ends[file] + len(array), axis=0)
+            rows[here] = array.take(wanted[here] - self._ends[file] + len(array), axis=0)
             pages = array.base
             assert isinstance(pages, mmap.mmap)
-            if hasattr(mmap, "MADV_DONTNEED"):  # else every page once read counts as this process's
+            if hasattr(mmap, "MADV_DONTNEED"):  # otherwise read pages stay in the process's memory
                 pages.madvise(mmap.MADV_DONTNEED)
         return torch.from_numpy(rows)
 
@@ -186,7 +186,7 @@ class ReadAhead:
         end: int,
         device: torch.device,
         workers: int,
-        finish: Callable[[Tensor, int], Tensor] = lambda x, place: x,
+        finish: Callable[[Tensor, int], Tensor] = lambda x, position: x,
     ) -> None:
         """Take `request`, which returns the request at each of the `end` positions of the series.
 
@@ -198,32 +198,32 @@ class ReadAhead:
         self._finish = finish
         self._reads: dict[int, Future[Tensor]] = {}
 
-    def __getitem__(self, place: int) -> Tensor:
-        """The examples at `place`, on the device; those after it are read ahead."""
+    def __getitem__(self, position: int) -> Tensor:
+        """The examples at `position`, on the device; those after it are read ahead."""
         start = time.perf_counter()
         if self._workers == 0:
-            examples = self._read(place, self._request(place))
+            examples = self._read(position, self._request(position))
         else:
-            wanted = range(place, min(place + self._workers + 1, self._end))
+            wanted = range(position, min(position + self._workers + 1, self._end))
             for other in self._reads.keys() - set(wanted):
                 self._reads.pop(other).cancel()
             for new in wanted:
                 if new not in self._reads:
                     wish = self._request(new)
                     self._reads[new] = _pool(self._workers).submit(self._read, new, wish)
-            examples = self._reads.pop(place).result()
+            examples = self._reads.pop(position).result()
         self.seconds += time.perf_counter() - start
         return examples.to(self._device, non_blocking=True)
 
-    def _read(self, place: int, request: Request) -> Tensor:
+    def _read(self, position: int, request: Request) -> Tensor:
         parts = [stored.read(index) for stored, index in request]
-        whole = self._finish(torch.cat(parts) if len(parts) > 1 else parts[0], place)
+        whole = self._finish(torch.cat(parts) if len(parts) > 1 else parts[0], position)
         return whole if self._device.type == "cpu" else whole.pin_memory()
 
 
 @lru_cache
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """Threads, as decoders and copies run without Python's lock."""
+    """Threads suffice, since decoders and copies release Python's lock."""
     return ThreadPoolExecutor(workers, thread_name_prefix="loader")
 
 
@@ -242,12 +242,12 @@ def pieces(stored: Stored, workers: int) -> Iterator[Tensor]:
     """All examples in their order, read by the pool of `workers` threads."""
     parts = torch.split(torch.arange(len(stored)), chunk_size(stored))
     reads = ReadAhead(lambda i: [(stored, parts[i])], len(parts), torch.device("cpu"), workers)
-    for place in range(len(parts)):
-        yield reads[place]
+    for position in range(len(parts)):
+        yield reads[position]
 
 
 def progress(count: str = "MofNCompleteColumn") -> "rich.progress.Progress":
-    """Bars that a person sees on standard error, with a column `count` of rich's."""
+    """Progress bars on standard error, with rich's column `count`, hidden unless it is a terminal."""
     import rich.progress as bars  # draws from Python's random generator as it is imported
 
     from oodbench.terminal import terminal
@@ -259,10 +259,10 @@ def progress(count: str = "MofNCompleteColumn") -> "rich.progress.Progress":
 
 
 def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
-    """Write each array to `folder`/NAME.npy, unless the folder exists; it appears when all are complete.
+    """Write each array to `folder`/NAME.npy unless the folder exists, which it does once all are complete.
 
-    It prints the size first, shows a progress bar, and removes what a killed attempt left. Raises
-    UserError if the disk has too little room.
+    The size is printed first, a bar shows progress, and remains of killed attempts are removed. Raises
+    UserError if the disk lacks room.
     """
     from oodbench.terminal import terminal
 

@@ -1,8 +1,8 @@
 """The package `wilds` (arXiv:2012.07421): its data on disk, and the official evaluation.
 
-Two things are changed in the package when it is first used. On import it and `ogb` ask PyPI in a thread
-whether a newer version exists: here they do not. And its mean by group, for which it needs torch_scatter
-without declaring it, is replaced by `group_means`, which uses torch's own scatter_reduce.
+The package is changed in two ways when it is first used. It and `ogb` do not ask PyPI on import whether a
+newer version exists. Its mean by group, which needs torch_scatter without declaring it, is replaced by
+`group_means`, which uses torch's scatter_reduce.
 """
 
 import csv
@@ -29,7 +29,7 @@ Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 """The predictions that a set's evaluation expects: class numbers, a 0 or 1 for each label, the network's
 outputs for labels, real numbers, a class number for each token, or boxes with scores."""
 LONGEST_ROW = 2**16
-"""The last row of a table is searched in this many bytes at its end."""
+"""The last row of a table is searched in so many bytes at its end."""
 EXTRAS = {"transformers": "text", "torch_geometric": "graphs"}
 """Optional packages that some sets need, with the extra of ours that installs them."""
 
@@ -58,7 +58,7 @@ def group_means(v: Tensor, g: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
 
 
 def check_folder(folder: Path, name: str, version: str, files: tuple[str, ...]) -> None:
-    """Raise UserError unless a version of a set is in `folder`, with these of its files."""
+    """Raise UserError unless `folder` holds this version of a set, with these of its files."""
     others = sorted(path.name for path in folder.parent.glob(f"{name}_v*") if path != folder)
     if others and not folder.is_dir():
         raise UserError(
@@ -72,7 +72,7 @@ def check_folder(folder: Path, name: str, version: str, files: tuple[str, ...]) 
 
 
 def _check_end(table: Path) -> None:
-    """Refuse a CSV file that breaks off in its last row, which pandas would fill with NaN."""
+    """Raise UserError for a CSV file that breaks off in its last row, which pandas would fill with NaN."""
     with table.open("rb") as file:
         header = next(csv.reader([file.readline().decode(errors="replace")]), [])
         file.seek(max(0, table.stat().st_size - LONGEST_ROW))
@@ -96,7 +96,7 @@ def read(
     `settings` are further arguments of its constructor. Raises UserError for a package that is
     missing and for files that cannot be read.
     """
-    import pandas as pd  # which a run on other data need not wait for
+    import pandas as pd  # runs of other datasets start faster without it
 
     if name == "rxrx1" and int(pd.__version__.partition(".")[0]) > 2:
         raise UserError(f"wilds reads it with pandas 2 alone, and this is pandas {pd.__version__}")
@@ -145,10 +145,10 @@ def _graph_classes() -> list[Any]:
 
 
 def positions(data: Any) -> dict[str, Tensor]:
-    """The positions of the examples of each of the package's splits that has any."""
+    """The indices (n,) of the examples of each of the package's splits that is not empty."""
     splits = torch.as_tensor(np.asarray(data.split_array, dtype=np.int64))
-    places = {name: (splits == code).nonzero().squeeze(1) for name, code in data.split_dict.items()}
-    return {name: index for name, index in places.items() if len(index)}
+    every = {name: (splits == code).nonzero().squeeze(1) for name, code in data.split_dict.items()}
+    return {name: index for name, index in every.items() if len(index)}
 
 
 def column(data: Any, field: str) -> Tensor:
@@ -164,9 +164,9 @@ def values(data: Any, field: str) -> tuple[str, ...]:
 
 
 def groups(data: Any, fields: tuple[str, ...], index: Tensor) -> dict[str, Tensor]:
-    """The examples at `index` by the package's grouper over metadata fields, as it names groups.
+    """The indices of each group among `index`, by the package's grouper over metadata fields.
 
-    Without fields there is one group, `all`. Raises UserError for a field that is not there.
+    Without fields there is one group, `all`. Raises UserError for an unknown field.
     """
     unknown = [field for field in fields if field not in data.metadata_fields]
     if unknown:
@@ -218,7 +218,7 @@ def evaluate(
 def prepared(
     data: Any, index: Tensor, prepare: Callable[[Any], Tensor], shape: tuple[int, ...], name: str
 ) -> Prepared:
-    """The inputs at some positions of one of the package's sets.
+    """The inputs at `index` of one of the package's sets.
 
     `prepare` maps the package's object for an example to a tensor of `shape`. Reading raises UserError with
     the row of an example that cannot be read.

@@ -32,17 +32,16 @@ def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
 
 
 class Network(nn.Module):
-    """A predictor in two parts: `featurizer` maps (N, *input_shape) to (N, F), `classifier` (N, F) to (N,
-    C).
+    """A `featurizer` from (N, *input_shape) to (N, F), then a `classifier` from (N, F) to (N, C).
 
     A subclass may declare `Hparams`; its constructor sets both parts, `hparams` and `num_features` (F).
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:
-        """Regularizers of training, all off by default; evaluation is without them (arXiv:1706.05394).
+        """Regularizers, all off by default and in evaluation (arXiv:1706.05394).
 
-        Hidden units are the outputs of activation layers, or the features of a network that has none.
+        Hidden units are the outputs of activation layers, or the features of a network without any.
         """
 
         dropout: float = hparam(0.0, low=0.0, high=0.99, neutral=0.0)
@@ -56,10 +55,10 @@ class Network(nn.Module):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """The hyperparameters as a run on `dataset` records them; called when a sweep is planned.
+        """The hyperparameters that a run on `dataset` records; called when a sweep is planned.
 
-        Override it to add everything else that results depend on, such as checksums of files. Raises
-        UserError if a file is missing or the network cannot be built.
+        Override it to add what else results depend on, such as checksums of files. Raises UserError if a
+        file is missing or the network cannot be built.
         """
         return dict(values)
 
@@ -92,7 +91,7 @@ class Network(nn.Module):
         return {}
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor | None:
-        """Training losses (N,) of a network that computes them itself; None: the task's losses are used."""
+        """Training losses (N,) of a network that computes them; None for the task's losses."""
         return None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,7 +129,9 @@ class Perturbation(nn.Module):
 
 def _perturb(network: Network, h: Network.Hparams) -> None:
     (inherited,) = (f for f in fields(Network.Hparams) if f.name == "dropout")
-    dropout = h.dropout if inherited in fields(h) else 0.0  # else the network applies it
+    dropout = (
+        h.dropout if inherited in fields(h) else 0.0
+    )  # a network that redeclares it applies it
     if h.hidden_noise or dropout:
         network.on_hidden = Perturbation(h.hidden_noise, dropout)
         hidden = [m for m in network.featurizer.modules() if isinstance(m, ACTIVATIONS)]

@@ -46,9 +46,8 @@ class CLIP(Pretrained):
     """CLIP's image tower, projection and normalisation, then a linear head (arXiv:2103.00020).
 
     With `head_init: text` the head starts as the zero-shot classifier of the paper's section 3.1: its
-    weights are the text tower's unit vectors of one prompt for each class, times the exponential of the
-    learned temperature, so that logits are scaled cosines. A binary task has the difference of its two
-    classes.
+    weights are the text tower's unit vectors of a prompt for each class, times the exponential of the
+    learned temperature, so that logits are scaled cosines; in a binary task, the difference of two.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -81,8 +81,7 @@ class Scales(nn.Module):
 
 @register("Linear")
 class Linear(Network):
-    """A linear predictor x -> w' (phi x) without intercept, as in arXiv:1907.02893's structural equation
-    models.
+    """A linear predictor x -> w' (phi x) without intercept (arXiv:1907.02893).
 
     phi is a learned matrix that starts as the identity; with `diagonal` it is a learned vector of weights.
     w is fixed at ones unless `train_classifier`.

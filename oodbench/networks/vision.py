@@ -26,10 +26,7 @@ class FromFile(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, object]) -> Path | None:
-        """The file of the weights, None for random weights.
-
-        Raises UserError if it is missing, or has another SHA-256 than `sha256`.
-        """
+        """The file of the weights, or None; raises UserError if it is missing or unlike `sha256`."""
         weights = str(values["weights"])
         file = None if weights == "none" else weights_file(cls.model, weights)
         require_sha256(file, str(values.get("sha256", "")))
@@ -37,7 +34,7 @@ class FromFile(Network):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """The hyperparameters unchanged; find the file of the weights and build the network as a check."""
+        """The hyperparameters, unchanged, once the file of weights is checked and the network built."""
         cls.weights_file(values)
         check_by_building(cls, values, dataset)
         return dict(values)
@@ -46,8 +43,8 @@ class FromFile(Network):
 class Torchvision(FromFile):
     """A network of torchvision up to its pooled features.
 
-    For other than three channels channel i of the first layer takes the weights of channel i modulo 3, as
-    in arXiv:2007.01434's code.
+    Unless there are three channels, channel i of the first layer takes the weights of channel i modulo 3,
+    as in arXiv:2007.01434's code.
     """
 
     first: str
@@ -110,7 +107,7 @@ class Torchvision(FromFile):
 
 
 def freeze_statistics(network: nn.Module) -> None:
-    """Let batch normalisation use its running statistics, and keep them, until the next `train()`."""
+    """Batch normalisation uses its running statistics, unchanged, until the next `train()`."""
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()

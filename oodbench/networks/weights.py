@@ -32,14 +32,14 @@ WRAPPERS = (
     *("state_dict_ema", "ema_state_dict", "model_ema", "params_ema", "params", "ema", "module"),
     *("teacher", "student"),
 )
-"""Keys under which training scripts store a state_dict; other keys are then left out."""
+"""Keys under which training scripts store a state_dict, beside keys that are left out."""
 CHUNKED = re.compile(r"(.*\bblocks\.)(\d+)\.(\d+)\.")
-"""A name in a chunk, which is a part of a transformer's blocks: `blocks.CHUNK.BLOCK.`, as DINOv2 trains."""
+"""A name in a chunk of a transformer's blocks: `blocks.CHUNK.BLOCK.`, as DINOv2 trains."""
 HEADS = re.compile(
     r"fc|last_linear|(\w+_)?(heads?|classifier|projector|projection|predictor)(_\w+)?"
     r"|prototypes\w*|queue\w*|decoder\w*"
 )
-"""The first words of the names of layers that a body's features do not need."""
+"""The first words of names of layers that features do not need."""
 READ_ERRORS = (
     *(RuntimeError, OSError, EOFError, KeyError, zipfile.BadZipFile),
     *(pickle.UnpicklingError, safetensors.SafetensorError),
@@ -117,19 +117,19 @@ def parts_of(file: Path) -> tuple[Path, str]:
 
 
 def is_there(file: Path) -> bool:
-    """Whether a file of weights is there, also where a key follows its name."""
+    """Whether the file of `FILE` or `FILE#KEY` exists."""
     return parts_of(file)[0].is_file()
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file of weights; with a key, of that of the file and the key."""
+    """The SHA-256 of a file of weights; for `FILE#KEY`, of the file's SHA-256 and the key."""
     path, key = parts_of(file)
     whole = identity.sha256(path)
     return hashlib.sha256(f"{whole}#{key}".encode()).hexdigest() if key else whole
 
 
 def require_sha256(file: Path | None, wanted: str) -> None:
-    """Raise UserError if a SHA-256 is `wanted`, not empty, and the file has another one."""
+    """Raise UserError unless `wanted` is empty or the file's SHA-256."""
     if wanted and (file is None or sha256(file) != wanted):
         given = "`weights: none`" if file is None else file
         raise UserError(f"{given} is not the file of weights with SHA-256 {wanted}")
@@ -154,7 +154,7 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
 
 @identity.by_stamp(1)
 def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, Tensor]]]:
-    """The state_dict of a file, and those under the keys of training scripts."""
+    """The state_dict of a file, and those under keys of training scripts."""
     state: Any
     refuse_pointer(file)
     try:
@@ -191,7 +191,7 @@ def _is_safetensors(file: Path) -> bool:
 
 
 def _flat(state: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """The tensors of nested dictionaries, under names joined by dots; an only key is no part of names."""
+    """The tensors of nested dictionaries, under keys joined by dots; a single key is left out."""
     values = {k: v for k, v in state.items() if isinstance(k, str)}
     nested = {k: part for k, v in values.items() if isinstance(v, Mapping) and (part := _flat(v))}
     wrapped = {k: nested[k] for k in WRAPPERS if k in nested}
@@ -205,7 +205,7 @@ def _flat(state: Mapping[Any, Any]) -> dict[str, Tensor]:
 def _without_chunks(
     state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], file: Path
 ) -> Mapping[str, Tensor]:
-    """The entries with names of blocks without chunks, if the wanted names have none."""
+    """The entries under names without chunks, if the wanted names have none."""
     if not any(re.match(r"blocks\.\d+\.\D", name) for name in wanted):
         return state
     numbers: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -272,7 +272,7 @@ def without_heads(
     own: tuple[str, ...],
     classes: int = 1000,
 ) -> dict[str, Tensor]:
-    """The entries without heads; a warning names those that are not the model's `own` one of `classes`."""
+    """The entries without heads; a warning names all but the model's `own` for `classes`."""
     heads = {}
     for name in state.keys() - wanted.keys():
         word = name.split(".")[0]
@@ -294,7 +294,7 @@ def load_fitting(module: nn.Module, state: Mapping[str, Tensor], beginning: str)
 
 
 def misfit(error: Exception) -> str:
-    """The names of each kind in an error of `load_state_dict`, counted, with an example; else nothing."""
+    """A summary of an error of `load_state_dict`, with an example of each kind; empty for others."""
     said = []
     for title, kind in (("Missing", "missing"), ("Unexpected", "unknown")):
         if listed := re.search(title + r" key\(s\) in state_dict: (.*)", str(error)):

@@ -116,7 +116,7 @@ class _Pooled(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         seen = ids >= 0
-        if self.padding is not None:  # datasets that were tokenized otherwise may pad with this id
+        if self.padding is not None:  # other tokenizers' datasets may pad with this id
             seen = seen & (ids != self.padding)
         mask = seen.long()
         states: Tensor = self.model(input_ids=ids.clamp(min=0), attention_mask=mask)[0]
@@ -246,8 +246,9 @@ class _Embedding(nn.Module):
         return torch.stack([t(rows[:, k]) for k, t in enumerate(self.tables)]).sum(0)
 
 
-def _two_layers(width: int) -> list[nn.Module]:
-    return [nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU()]
+def _layers(width: int) -> list[nn.Module]:
+    first, second = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+    return [first, nn.BatchNorm1d(2 * width), nn.ReLU(), second, nn.BatchNorm1d(width)]
 
 
 class _GIN(nn.Module):
@@ -260,16 +261,10 @@ class _GIN(nn.Module):
         self.atoms = _Embedding(get_atom_feature_dims(), width)
         self.bonds = nn.ModuleList(_Embedding(get_bond_feature_dims(), width) for _ in range(depth))
         self.eps = nn.Parameter(torch.zeros(depth))
-        self.updates = nn.ModuleList(
-            nn.Sequential(*_two_layers(width), nn.Linear(2 * width, width), nn.BatchNorm1d(width))
-            for _ in range(depth)
-        )
+        self.updates = nn.ModuleList(nn.Sequential(*_layers(width)) for _ in range(depth))
         self.virtual = nn.Parameter(torch.zeros(width))
         self.virtual_updates = nn.ModuleList(
-            nn.Sequential(
-                *_two_layers(width), nn.Linear(2 * width, width), nn.BatchNorm1d(width), nn.ReLU()
-            )
-            for _ in range(depth - 1)
+            nn.Sequential(*_layers(width), nn.ReLU()) for _ in range(depth - 1)
         )
         self.dropout = nn.Dropout(dropout)
 

@@ -55,7 +55,7 @@ def test_half_an_archive_is_refused(left: float, package: Package, tmp_path: Pat
     path = archives.write(package, {**FILES, "sub/b.txt": bytes(range(256)) * 64}, tmp_path)
     content = path.read_bytes()
     path.write_bytes(content[: int(left * len(content)) if left < 1 else int(left)])
-    assert refusal(package, tmp_path).startswith(f"Sketches: {path} is no whole package (")
+    assert refusal(package, tmp_path).startswith(f"Sketches: {path} is not a complete package (")
 
 
 def test_an_archive_with_other_files_is_refused(package: Package, tmp_path: Path) -> None:

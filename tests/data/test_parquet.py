@@ -141,15 +141,15 @@ def test_what_is_no_copy_of_the_dataset_is_refused(tmp_path: Path) -> None:
     names, two = {"label": classes}, ("image", "label")
     oil = rows[0] | {"domain": "oil"}
     cases: dict[str, tuple[list[dict[str, Any]], Mapping[str, Sequence[str]]]] = {
-        "0 is no name of a class, nor has the file's metadata one": (rows, {}),
-        "'../out' is no name of a class": (rows, {"label": ["../out", *classes[1:]]}),
-        "'oil' is none of art_painting, cartoon, photo, sketch": ([oil, *rows], names),
-        "'0' is none of art_painting": ([r | {"domain": 0} for r in rows], names),
+        "0 is not the name of a class, and the file's metadata have none": (rows, {}),
+        "'../out' is not the name of a class": (rows, {"label": ["../out", *classes[1:]]}),
+        "'oil' is not one of art_painting, cartoon, photo, sketch": ([oil, *rows], names),
+        "'0' is not one of art_painting": ([r | {"domain": 0} for r in rows], names),
         "holds 6 classes, not 7": ([r for r in rows if r["label"]], names),
         "has no column 'image'": ([{"domain": r["domain"], "label": r["label"]} for r in rows], names),
         "has no column 'label'": ([{"image": r["image"], "domain": r["domain"]} for r in rows], names),
         "a row without bytes": ([r | {"image": {"bytes": None, "path": "a.jpg"}} for r in rows], names),
-        "-1 is no name of a class": ([*rows, rows[0] | {"label": -1}], names),
+        "-1 is not the name of a class": ([*rows, rows[0] | {"label": -1}], names),
         "'train-00000-of-00003.parquet/data'": ([{k: r[k] for k in two} for r in rows], names),
     }  # fmt: skip
     for said, (case, known) in cases.items():

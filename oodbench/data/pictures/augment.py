@@ -23,7 +23,7 @@ def domainbed(x: Tensor, generator: torch.Generator) -> Tensor:
     """The augmentation of arXiv:2007.01434 for images (N, 3, H, W) in [0, 1].
 
     A crop of 70 to 100 % of the area, resized to the image; a flip with probability 1/2; brightness,
-    contrast, saturation and hue changed by up to 0.3; grey with probability 1/10.
+    contrast, saturation and hue jittered by up to 0.3; grey with probability 1/10.
     """
     boxes = crops(len(x), x.shape[2], x.shape[3], generator, (0.7, 1.0), (3 / 4, 4 / 3))
     flipped, colorless = torch.rand(2, len(x), generator=generator)
@@ -67,20 +67,20 @@ def resized_crops(x: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
 
     Where `flipped` (N,) is true, left and right are exchanged.
     """
-    down = _places(x.shape[2], boxes[:, 0], boxes[:, 2])
-    across = _places(x.shape[3], boxes[:, 1], boxes[:, 3])
+    down = _centres(x.shape[2], boxes[:, 0], boxes[:, 2])
+    across = _centres(x.shape[3], boxes[:, 1], boxes[:, 3])
     across = torch.where(flipped[:, None], across.flip(1), across)
     shape = (len(x), *x.shape[2:])
     grid = torch.stack([across[:, None, :].expand(shape), down[:, :, None].expand(shape)], 3)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=True)
 
 
-def _places(size: int, start: Tensor, extent: Tensor) -> Tensor:
+def _centres(size: int, start: Tensor, extent: Tensor) -> Tensor:
     """Centres of `size` pixels along one side of each box, (N, size), from -1 to 1."""
     centre = (torch.arange(size, device=start.device) + 0.5) / size
-    place = (centre * extent[:, None] - 0.5).clamp(min=0)
-    place = start[:, None] + torch.minimum(place, extent[:, None] - 1)
-    return 2 * place / max(1, size - 1) - 1
+    pixel = (centre * extent[:, None] - 0.5).clamp(min=0)
+    pixel = start[:, None] + torch.minimum(pixel, extent[:, None] - 1)
+    return 2 * pixel / max(1, size - 1) - 1
 
 
 def gray(x: Tensor) -> Tensor:
@@ -93,21 +93,22 @@ def color_jitter(x: Tensor, generator: torch.Generator, strength: float) -> Tens
     """Images (N, 3, H, W) with brightness, contrast, saturation and hue changed at random.
 
     The first three are multiplied by factors in 1 +- strength, hue is turned by at most strength of a
-    circle; every image has its own random order of the four.
+    circle; the order of the four is random for every image.
     """
     amounts = strength * (2 * torch.rand(len(x), 4, generator=generator) - 1)
     order = torch.rand(len(x), 4, generator=generator).argsort(1)
-    place = torch.arange(len(x))  # where each image is in x, which is sorted by operation
+    # images are sorted by their next operation, which then changes a slice
+    position = torch.arange(len(x))
     for operation, amount in zip(order.T, amounts.gather(1, order).T, strict=True):
         sizes = operation.bincount(minlength=len(OPERATIONS)).tolist()
         images = operation.argsort()
-        x = x.index_select(0, to_device(place[images], x.device))
-        place[images] = torch.arange(len(x))
+        x = x.index_select(0, to_device(position[images], x.device))
+        position[images] = torch.arange(len(x))
         extents = to_device(amount[images], x.device)[:, None, None, None]
         parts = zip(torch.split(x, sizes), torch.split(extents, sizes), strict=True)
         for change, (part, extent) in zip(OPERATIONS, parts, strict=True):
             change(part, extent)
-    return x.index_select(0, to_device(place, x.device))
+    return x.index_select(0, to_device(position, x.device))
 
 
 def brightness(x: Tensor, amount: Tensor) -> None:
@@ -131,17 +132,17 @@ def hue(x: Tensor, turn: Tensor) -> None:
     """Turn the hues of images (N, 3, H, W) by shares (N, 1, 1, 1) of the circle, in place.
 
     On the hexagon of colours, a circle of length 6, red lies at 0, green at 2 and blue at -2. A channel
-    is at the top within 1 of its own corner, at the bottom beyond 2, and linear between. All places are
-    multiplied by the chroma, top - bottom, so that nothing is divided by it. Turns are 1/3 at most.
+    is at the top within 1 of its corner, at the bottom beyond 2, and linear between. All positions are
+    multiplied by the chroma, top - bottom, which may be 0, instead of divided. Turns are at most 1/3.
     """
     red, green, blue = x.tensor_split(3, 1)
     top = torch.maximum(torch.maximum(red, green), blue)
     bottom = torch.minimum(torch.minimum(red, green), blue)
     chroma = top - bottom
-    place = (green + blue).sub_(red).add_(top).sub_(bottom, alpha=2).copysign_(green - blue)
-    place.add_(6 * turn * chroma)
+    position = (green + blue).sub_(red).add_(top).sub_(bottom, alpha=2).copysign_(green - blue)
+    position.add_(6 * turn * chroma)
     corners = _corners(x.dtype, x.device)
-    value = (place - corners * chroma).abs_().sub_(3 * chroma).abs_().add_(bottom - chroma)
+    value = (position - corners * chroma).abs_().sub_(3 * chroma).abs_().add_(bottom - chroma)
     torch.minimum(torch.maximum(value, bottom, out=value), top, out=x)
 
 

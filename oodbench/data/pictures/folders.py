@@ -63,13 +63,13 @@ class ImageFiles(Stored):
     def read(self, index: Tensor) -> Tensor:
         """The images at `index`; raises UserError for a file that cannot be read."""
         pixels = np.empty((len(index), *self.shape), np.uint8)
-        for row, place in zip(pixels, index.tolist(), strict=True):
-            row[:] = self._read(self._files[place]).transpose(2, 0, 1)
+        for row, i in zip(pixels, index.tolist(), strict=True):
+            row[:] = self._read(self._files[i]).transpose(2, 0, 1)
         return torch.from_numpy(pixels)
 
     def digests(self, index: Tensor) -> list[bytes]:
         """Hash the pictures at `index`; raises UserError for one that cannot be read."""
-        looks = [look(self._files[place]) for place in index.tolist()]
+        looks = [look(self._files[i]) for i in index.tolist()]
         for each in looks:
             if each.problem:
                 raise UserError(each.problem)
@@ -77,7 +77,7 @@ class ImageFiles(Stored):
 
 
 def typical_side(listing: Listing) -> int:
-    """The median of the longer sides of some images, in pixels; `USUAL_SIZE` without any."""
+    """The median of the longer sides of some images, in pixels; `USUAL_SIZE` if there are none."""
     files, sides = files_of(listing), []
     for file in files[:: max(1, len(files) // SAMPLE)]:
         with suppress(UserError), opened(file) as image:
@@ -99,13 +99,13 @@ def _surveyed(listing: Listing) -> Survey:
 
 
 def _largest(survey: Survey) -> dict[str, float]:
-    """The largest value of deep greys in each environment that has some."""
+    """The largest value of deep greys, by environment that has some."""
     deep = {name: [x.deep for x in looks if x.deep is not None] for name, looks in survey.items()}
     return {name: max(values) for name, values in deep.items() if values}
 
 
 def _each(values: Mapping[str, float]) -> str:
-    """The value of all environments, or that of each."""
+    """The value that all environments share, or that of each."""
     texts = {name: f"{value:.10g}" for name, value in values.items()}
     several = ", ".join(f"{texts[name]} in {name}" for name in sorted(texts))
     return several if len({*texts.values()}) > 1 else next(iter(texts.values()), "1")
@@ -118,8 +118,8 @@ image_metadata = partial(Metadata, family="images", network="ResNet50", steps=50
 class Images(FileDataset):
     """Environments of image files, one class each.
 
-    Images are decoded and resized to `size` x `size` when they are read, or once and for all by
-    `python -m oodbench.data cache`: the same bytes either way. In training they are augmented as in
+    Images are decoded and resized to `size` x `size` when they are read, or once by
+    `python -m oodbench.data cache`, with the same result. In training they are augmented as in
     arXiv:2007.01434 (`augment`), with two differences: crops are taken from the resized
     image, not from the original one (DomainBed does so for WILDS alone), and the held-out split of a
     training environment is evaluated without augmentation (DomainBed augments it).
@@ -144,7 +144,7 @@ class Images(FileDataset):
         return int(self.options.size)
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """Augment images, without the option, for pretrained networks."""
+        """By default, images are augmented for pretrained networks."""
         return {"augment": pretrained} if self.options.augment is None else {}
 
     @property
@@ -154,10 +154,10 @@ class Images(FileDataset):
 
     @abstractmethod
     def listing(self) -> Listing:
-        """All files; raises UserError if they cannot be these environments and classes."""
+        """All files; raises UserError if they do not form these environments and classes."""
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments, the same in every trial; decoded images from the cache, if any."""
+        """The environments, the same in every trial, with decoded images if they are cached."""
         listing = self.listing()
         cache = self.cache_folder(listing)
         environments = {}
@@ -197,7 +197,7 @@ class Images(FileDataset):
 
     @cached_property
     def whites(self) -> dict[str, float]:
-        """The value of deep greys that is white, by environment."""
+        """The value of deep greys that counts as white, by environment."""
         return {name: white_of(value) for name, value in _largest(self.survey()).items()}
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -218,7 +218,7 @@ class Images(FileDataset):
             raise UserError(f"{self.name}: {problems[0]}{more}")
 
     def survey(self) -> Survey:
-        """What a look at every file finds; it is kept in the root's `.oodbench` until a file changes."""
+        """What is in every file; it is kept in the root's `.oodbench` until a file changes."""
         listing = self.listing()
         if known := self._known_survey(listing):
             return known
@@ -244,7 +244,7 @@ class Images(FileDataset):
 
     @property
     def notes(self) -> Sequence[str]:
-        """How pictures are read that are not plain ones."""
+        """Sentences on how other than plain pictures are read."""
         survey, notes = self.survey(), []
         looks = [*chain(*survey.values())]
         if deep := sum(each.deep is not None for each in looks):
@@ -263,7 +263,7 @@ class Images(FileDataset):
         return notes
 
     def fingerprint(self, listing: Listing) -> str:
-        """A hash of every file's name, size and time of change, and of its class; or UserError."""
+        """A hash of every file's name, size, time of change and class; raises UserError for a dead link."""
         lines, root = [], f"{self.root}{os.sep}"
         try:
             for name, files in listing.items():
@@ -277,7 +277,7 @@ class Images(FileDataset):
         return digest_of("".join(lines).encode())
 
     def cache_folder(self, listing: Listing) -> Path:
-        """The folder in which the decoded images of this size are, or would be."""
+        """The folder of the decoded images of this size, which may not exist."""
         return self.root / ".oodbench" / f"images-{self.size}-{self.fingerprint(listing)}"
 
     def cache(self, workers: int) -> None:
@@ -309,7 +309,7 @@ class OwnImages(Images):
     _size_of_files = 0
 
     def fit_size(self) -> None:
-        """Set the size of the inputs: the option's, or else one that fits the files."""
+        """Set the size of the inputs to the option, or else to one that fits the files."""
         if not self.options.size:
             self._size_of_files = min(typical_side(self.listing()), USUAL_SIZE)
         self.input_shape = (3, self.size, self.size)
@@ -332,7 +332,7 @@ class OwnImages(Images):
         return given if self.options.white else super().whites
 
     def cache_folder(self, listing: Listing) -> Path:
-        """The folder of this size and white; its name has 1 for the white if there are no deep greys."""
+        """The folder of this size and white, which is 1 without deep greys."""
         deep = _largest(self._known_survey(listing) or {})
         white = _each(self.whites if self.options.white or deep else {})
         white = digest_of(white.encode()) if " in " in white else white
@@ -340,12 +340,12 @@ class OwnImages(Images):
 
     def cache(self, workers: int) -> None:
         """Decode all images into the cache."""
-        self.survey()  # without it, the folder's name does not say what is white
+        self.survey()  # the folder's name needs to know what is white
         super().cache(workers)
 
     @property
     def notes(self) -> Sequence[str]:
-        """How pictures are read, what is left out, and whether they are enlarged to twice their side."""
+        """Sentences on how pictures are read, also if they are enlarged to more than twice their side."""
         notes = [*super().notes]
         side, size = typical_side(self.listing()), self.size
         if size > 2 * side:

@@ -35,9 +35,9 @@ READERS = {
     **dict.fromkeys((".npy", ".npz"), "numpy.load"),
     ".mat": "scipy.io.loadmat",
 }
-"""What reads files of scans and arrays, by their endings; a user saves them as pictures."""
+"""What reads files of scans and arrays, by their endings, for a user who saves them as pictures."""
 DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
-"""Pillow's modes of grey whose values are no bytes."""
+"""Pillow's grey modes of more than 8 bits, or floats."""
 ORIENTATION = 274
 """EXIF's number of the entry that says how the camera was turned."""
 PHOTOMETRIC = 262
@@ -45,12 +45,12 @@ PHOTOMETRIC = 262
 PAGED = ("GIF", "TIFF", "WEBP", "AVIF", "PNG")
 """The formats whose files may hold several images; in others, such as MPO, they are copies of one."""
 WHITES = (1, *(2**bits - 1 for bits in (8, 10, 12, 14, *range(16, 33))))
-"""The values that can be white in such pictures: floats' one and the largest of so many bits."""
+"""The values that can be white in deep greys: 1 in floats, or the largest of so many bits."""
 
 
 @contextlib.contextmanager
 def opened(file: Path, content: IO[bytes] | None = None) -> Iterator[Image.Image]:
-    """A picture, for `with`, from its file or its content; raises UserError for one that is not whole."""
+    """A picture, for `with`, from its file or its content; raises UserError for a damaged one."""
     try:
         with _opened(content or file) as image:
             yield image
@@ -77,7 +77,7 @@ def _opened(file: Path | IO[bytes]) -> Iterator[Image.Image]:
 
 
 def _reduced(file: Path | IO[bytes], too_large: Exception) -> Image.Image:
-    """An eighth of each side of a JPEG that is beyond Pillow's limit; raises `too_large` for others."""
+    """A JPEG beyond Pillow's limit at an eighth of each side; raises `too_large` for others."""
     if not isinstance(file, Path):
         file.seek(0)
     try:
@@ -85,7 +85,7 @@ def _reduced(file: Path | IO[bytes], too_large: Exception) -> Image.Image:
     except SyntaxError:
         raise too_large from None
     image.draft(None, (1, 1))
-    # a progressive one is held whole while it is decoded
+    # a progressive JPEG is decoded whole before it is reduced
     if math.prod(image.size) > (Image.MAX_IMAGE_PIXELS or 0) or "progressive" in image.info:
         image.close()
         raise too_large
@@ -97,7 +97,7 @@ _LOCK, _READERS, _FILTERS = threading.Lock(), list[object](), contextlib.ExitSta
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A context without Pillow's warnings; filters are the process's, so the last thread restores them."""
+    """A context without Pillow's warnings; all threads share the filters, which the last one restores."""
     with _LOCK:
         if not _READERS:
             _FILTERS.enter_context(warnings.catch_warnings())
@@ -113,7 +113,7 @@ def _quiet() -> Iterator[None]:
 
 
 def nature(file: Path) -> str:
-    """What a file without a picture's ending is and how it is read; nothing if that is unknown."""
+    """What a file with another ending is, and how to use it; empty if that is unknown."""
     reader = next((READERS[end] for end in READERS if file.name.lower().endswith(end)), "")
     with contextlib.suppress(*UNREADABLE), file.open("rb") as stream:
         if is_pointer(file):
@@ -134,21 +134,21 @@ def decoded(
 ) -> NDArray[np.uint8]:
     """An image in RGB, resized to (size, size, 3) as torchvision's Resize does it (bilinearly).
 
-    `white` is as in `rgb`. With `upright` it is turned as its EXIF entry says. Of a file with several
-    images the first is taken. Raises UserError for one that cannot be read.
+    `white` is as in `rgb`. With `upright` it is turned as its EXIF entry says. The first image of a
+    file is taken. Raises UserError for one that cannot be read.
     """
     with opened(file) as image:
         picture = rgb(ImageOps.exif_transpose(image) if upright else image, white)
         is_negative = getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
-        if image.mode in DEEP and is_negative:  # a TIFF's, which Pillow heeds in bytes alone
+        if image.mode in DEEP and is_negative:  # TIFF's entry, which Pillow heeds in 8 bits alone
             picture = ImageOps.invert(picture)
         return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
 
 
 def rgb(image: Image.Image, white: White | None = None) -> Image.Image:
-    """An image in RGB: what is transparent is laid on white, deep greys become bytes.
+    """An image in RGB: transparent pixels are blended with white, deep greys become bytes.
 
-    The white of deep greys is by default the first of `WHITES` that is not below their values.
+    The white of deep greys is by default the first of `WHITES` that no value exceeds.
     Raises ValueError for a mode that cannot be shown, and for values below 0 or not finite.
     """
     if image.mode in DEEP:
@@ -176,7 +176,7 @@ def largest(image: Image.Image) -> float:
 
 
 def white_of(value: float) -> float:
-    """The value that is white where `value` is the largest."""
+    """The value that counts as white if `value` is the largest."""
     return next((white for white in WHITES if value <= white), value)
 
 
@@ -197,7 +197,7 @@ class Look(NamedTuple):
 
 
 def look(file: Path) -> Look:
-    """Read a file whole, once while it stays what it is."""
+    """The look at a file, which is read once until it changes."""
     try:
         return _look(file)
     except OSError as error:
@@ -229,23 +229,23 @@ def _look(file: Path) -> Look:
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """The names of the folders in a folder, sorted; hidden ones do not count."""
+    """The names of the folders in a folder, sorted, without hidden ones."""
     return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and not _is_hidden(p.name)))
 
 
 def _is_hidden(name: str) -> bool:
-    """Names with a dot, and the copies that macOS and Synology's servers make."""
+    """True for names with a dot, and for copies that macOS and Synology's servers make."""
     return name[0] == "." or name in ("__MACOSX", "@eaDir")
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The files below a folder with an ending of pictures, sorted; dead links too."""
+    """The files below a folder with the endings of pictures, sorted, including dead links."""
     files = [file for file in _files_below(str(folder)) if _ending(file) in ENDINGS]
     return [Path(file) for file in sorted(files, key=lambda file: file.split(os.sep))]  # noqa: PTH206 (fast)
 
 
 def left_out(folder: Path, read: Collection[Path]) -> str:
-    """A sentence on the files below a folder that are not `read`; nothing if there are none."""
+    """A sentence on the files below a folder that are not `read`; empty if there are none."""
     known = set(map(str, read))
     kinds: dict[str, list[str]] = {}
     for file in _files_below(str(folder)):

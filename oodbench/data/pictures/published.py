@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
     environment: str
     folder: str
-    """Its path below the root."""
+    """The folder's path below the root."""
     images: int | tuple[int, ...] | None = None
     """The published number of images, in all or of each class."""
 
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 class Published(Images):
     """A published dataset in its own folder under the data directory.
 
-    Its pictures are not turned, as they are not in the code of the papers that report on it.
+    Pictures are not turned upright, as in the code of the papers that report on it.
     """
 
     upright = False
@@ -70,12 +70,12 @@ class Suite(Published):
         """Whether the dataset may differ from the published one."""
 
         subset: bool = hparam(False)
-        """Take fewer or more images than were published; tables say so."""
+        """Accept fewer or more images than were published; tables say so."""
 
     places: tuple[Place, ...]
     num_classes: ClassVar[int]
     total: ClassVar[int | None] = None
-    """The published number of images where those of each environment are not known."""
+    """The published number of images if those of each environment are unknown."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
@@ -86,7 +86,7 @@ class Suite(Published):
 
     @property
     def root(self) -> Path:
-        """The dataset's folder, or the one in it that holds the environments, such as `kfold` of PACS."""
+        """The dataset's folder, or the one inside that holds the environments, such as `kfold` of PACS."""
         root, first = super().root, self.places[0].folder
         at = (root, *(root / name for name in class_folders(root)))
         return next((folder for folder in at if (folder / first).is_dir()), root)
@@ -105,14 +105,11 @@ class Suite(Published):
         return folders
 
     def listing(self) -> Listing:
-        """All files in the order of their names, as they were when the object first looked.
-
-        Environments must have the same class folders.
-        """
+        """All files by name, listed once; raises UserError unless environments share the class folders."""
         return self._listing
 
     def fingerprint(self, listing: Listing) -> str:
-        """As that of `Images`, computed once for the dataset's own listing."""
+        """The fingerprint of `Images`, computed once for the dataset's listing."""
         return self._fingerprint if listing is self._listing else super().fingerprint(listing)
 
     @cached_property
@@ -122,7 +119,7 @@ class Suite(Published):
     @cached_property
     def _listing(self) -> Listing:
         listing: Listing = {}
-        root, classes = self.root, self.classes  # which look into folders
+        root, classes = self.root, self.classes  # looked up in folders once
         for environment, folder, _ in self.places:
             at = root / folder
             if not at.is_dir():
@@ -145,7 +142,7 @@ class Suite(Published):
 
     @property
     def notes(self) -> Sequence[str]:
-        """How pictures are read, and the files that are left out."""
+        """Sentences on how pictures are read, and on files that are left out."""
         files = [file for images in self.listing().values() for file, _ in images]
         return [note for note in (*super().notes, left_out(self.root, files)) if note]
 
@@ -154,8 +151,7 @@ class Suite(Published):
         """The images and the folders that they are in."""
         files = super().files_read
         folders = {os.path.dirname(file) for file in files}  # noqa: PTH120 (fast)
-        places = [self.root / place.folder for place in self.places]
-        return [*files, *places, *map(Path, folders)]
+        return [*files, *(self.root / place.folder for place in self.places), *map(Path, folders)]
 
     def check(self) -> None:
         """Check all files, and that their number is the published one, unless `subset`."""

@@ -23,7 +23,7 @@ SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": 
 SAMPLE, LONG = 200, 10**6
 """The numbers of first lines and characters by which the separator and the header are found."""
 BLANKS = f"{string.whitespace}\xa0\u200b\ufeff"
-"""What is left out around names: blanks, and signs that nobody sees."""
+"""Characters that are stripped from names: blanks, and invisible ones."""
 NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 JSON = re.compile(r'\s*\[?\s*\{\s*["}]')
@@ -34,7 +34,7 @@ UNREAD = (
 )
 FORMS = "save the table as CSV, JSON, Parquet or Feather"
 USUAL = ("target", "environment")
-"""The columns that are looked for unless an option of the same name names another."""
+"""The default columns of the options of these names."""
 
 
 class Cells:
@@ -42,9 +42,9 @@ class Cells:
 
     Values of JSON, Parquet and Arrow are texts as Python prints them, and a class label is its name. Any
     other file is CSV with a header: UTF-8, UTF-16 with a byte order mark, or else Windows' Western European
-    (cp1252). Columns are separated by what splits the first lines into most cells; lines above the header,
-    which have another number of cells or begin with #, are left out. `encoding` and `separator` say
-    otherwise.
+    (cp1252). The separator is the one that splits the first lines into most cells; lines above the header,
+    which have another number of cells or begin with #, are left out. `encoding` and `separator` override
+    what is detected.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Cells:
     ) -> None:
         """Read the file, or `table`, which errors call `path`.
 
-        Raises UserError, with the line, for a file that is no table.
+        Raises UserError, with the line, for a file that is not a table.
         """
         self.path, self.separator, self.is_text = path, ",", False
         if table is not None:
@@ -73,7 +73,7 @@ class Cells:
                 raise UserError(f"{path}: two columns have the same name, {which}; rename one")
         self._read = read
         self.notes = read.notes
-        """How the file was read, where that is not as usual."""
+        """What was unusual in reading the file."""
         trimmed = [pc.utf8_trim_whitespace(column).combine_chunks() for column in read.columns]
         self._columns = dict(zip(self.columns, trimmed, strict=True))
 
@@ -90,7 +90,7 @@ class Cells:
         notes = []
         if encoding not in ("utf-8", "utf-8-sig"):
             notes.append(
-                f"the file is no UTF-8 and was read as {encoding}; the option `encoding` changes that"
+                f"the file is not UTF-8 and was read as {encoding}; the option `encoding` changes that"
             )
         if self.separator != ",":
             named = {s: name for name, s in SEPARATORS.items()}
@@ -111,11 +111,11 @@ class Cells:
 
     @property
     def texts_of_columns(self) -> Collection[pa.Array]:
-        """The cells of all columns; those of values that are no cells are empty."""
+        """The cells of all columns; empty for values such as lists."""
         return self._columns.values()
 
     def cells(self, name: str) -> pa.Array:
-        """The cells of a column, which may be empty; raises UserError if there is none."""
+        """The cells of a column, some of which may be empty; raises UserError for an unknown name."""
         if name not in self._columns:
             hint = f" (the option `{name}` names another)" if name in USUAL else ""
             if len(self.columns) == 1:
@@ -123,8 +123,8 @@ class Cells:
             raise unknown("column", name, self.columns, self.place(-1), hint)
         if kind := self._read.types.get(name):
             raise UserError(
-                f"{self.path}: '{name}' holds values of type {kind[:60]}, which are no "
-                "numbers and no texts; name the columns of inputs in the option `features`"
+                f"{self.path}: '{name}' holds values of type {kind[:60]}, which are "
+                "neither numbers nor texts; name the columns of inputs in the option `features`"
             )
         return self._columns[name]
 
@@ -140,7 +140,7 @@ class Cells:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The contents of a file, or of the one that it packs."""
+    """The contents of a file, or of the only one in an archive."""
     if path.name.lower().endswith(tuple(f".{ending}" for ending in UNREAD)):
         raise UserError(f"{path} is of a form that is not read: {FORMS}")
     data = path.read_bytes()
@@ -199,7 +199,7 @@ def _from_header(text: str, given: str) -> tuple[str, str, int]:
 
 
 def _found(sample: str, separators: Sequence[str]) -> tuple[str, int]:
-    """What splits lines into most cells, equally many each or else from some line on, and that line."""
+    """The separator with most cells a line, equally many from some line on, and the number of that line."""
     best = (False, False, 1, separators[0], 0)
     for separator in separators:
         is_last = separator == " "  # sentences have blanks, too
@@ -210,7 +210,7 @@ def _found(sample: str, separators: Sequence[str]) -> tuple[str, int]:
             at.append(reader.line_num)
             rows.append(cells)
         if rows and not (is_last and best[0]):
-            rows = rows[:-1] or rows  # the last may be cut within quotes
+            rows = rows[:-1] or rows  # the sample may end within quotes
             start, width = _start(rows)
             alike = all(len(row) == len(rows[0]) for row in rows)
             score = (alike, start > 0, width)
@@ -236,7 +236,7 @@ def _start(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
 
 
 def _names_columns(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the cells of the first row are no numbers and differ from those below them."""
+    """Whether no cell of the first row is a number or repeated below it."""
     columns = zip(*rows, strict=True)
     return not any(n and (NUMBER.fullmatch(n) or n in below) for n, *below in columns)
 

@@ -34,8 +34,8 @@ class TableRows:
 class PackagedTable(FileDataset):
     """A table of a Python package.
 
-    A trial draws `num_examples` rows of each environment. Those of the test environment are from a half of
-    its clusters, which the trial draws, too.
+    A trial draws `num_examples` rows of each environment, in the test environment from half of its
+    clusters, which the trial draws, too.
     """
 
     columns: Columns
@@ -49,13 +49,13 @@ class PackagedTable(FileDataset):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(FileDataset.Options):
-        """How many examples, and from which environment."""
+        """The number of examples, and their environment."""
 
         num_examples: int = hparam(2000, low=10)
         """The most examples of an environment."""
         as_test: bool = hparam(False)
-        """Whether all examples are of the default test environment, of other clusters than its own: what
-        could be reached."""
+        """Whether all examples are from the default test environment, outside the clusters that it is
+        tested on: what could be reached."""
 
     options: Options
 
@@ -76,11 +76,8 @@ class PackagedTable(FileDataset):
         return f"pip install 'oodbench[{self.extra}]'"
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments of a trial, as `Columns` encodes them.
-
-        Raises UserError for a missing or damaged file: no other pickle than the known one is ever read.
-        """
-        self.check()
+        """The environments of a trial, encoded by `Columns`; raises UserError for absent or other files."""
+        self.check()  # a pickle with another checksum could run code
         rows = _rows(type(self), *map(self.file, self.checksums))
         test = self.environments.index(self.test_environments[0])
         in_test = rows.environment == test
@@ -90,12 +87,12 @@ class PackagedTable(FileDataset):
         environments = {}
         for i, name in enumerate(self.environments):
             if i == test:
-                places = (in_test & is_own).nonzero().squeeze(1)
+                rows_of = (in_test & is_own).nonzero().squeeze(1)
             elif self.options.as_test:
-                places = (in_test & ~is_own).nonzero().squeeze(1)[i :: len(self.environments)]
+                rows_of = (in_test & ~is_own).nonzero().squeeze(1)[i :: len(self.environments)]
             else:
-                places = (rows.environment == i).nonzero().squeeze(1)
-            chosen = self._shuffled(places, trial, name)[: self.options.num_examples]
+                rows_of = (rows.environment == i).nonzero().squeeze(1)
+            chosen = self._shuffled(rows_of, trial, name)[: self.options.num_examples]
             environments[name] = Environment(rows.x[chosen], rows.y[chosen], rows.cluster[chosen])
         return environments
 
@@ -115,7 +112,7 @@ class RTable(PackagedTable):
     @classmethod
     def read_rows(cls, *files: Path) -> TableRows:
         """The rows that can be used."""
-        import pandas as pd  # not where runs of other data are trained
+        import pandas as pd  # runs of other datasets start faster without it
 
         (file,) = files
         return cls.rows(pd.read_pickle(file, compression="xz"))

@@ -20,11 +20,11 @@ MARKS = (
     *"NA N/A #N/A n/a N.A. n.a. #NA <NA> NaT NaN NAN nan -nan NULL null None ? - -- .".split(),
     *r"#NULL! #DIV/0! #VALUE! #REF! #NAME? #NUM! 1.#IND -1.#IND 1.#QNAN -1.#QNAN \N".split(),
 )
-"""The cells of a column of numbers that are taken for empty, as programs and people write them."""
+"""Cells of a column of numbers that programs and people write for a gap."""
 MOST = 100
-"""The most categories of a column: more are rather names or dates."""
+"""The most categories of a column; more are probably names or dates."""
 GROUPED = r"[ \x{00A0}\x{202F}\x{2019}']"
-"""What else separates thousands than a point or a comma."""
+"""Characters other than a point or a comma that separate thousands."""
 EXPONENT = r"([eE][+-]?\d+)?"
 MONTH = (
     r"(?i:jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|"
@@ -101,19 +101,19 @@ class Reader:
     """Reads the columns of a table as numbers, dates or texts."""
 
     def __init__(
-        self, cells: Cells, decimal: str = "", places: Mapping[str, Sequence[int]] | None = None
+        self, cells: Cells, decimal: str = "", rows: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        """Take `decimal`, `.` or `,`, found from all columns unless given, and each environment's rows."""
-        self.table, self._places = cells, places or {}
+        """Take `decimal`, `.` or `,`, by default detected, and the `rows` of each environment."""
+        self.table, self._rows = cells, rows or {}
         chosen = decimal or self._found_decimal()
         others = [] if decimal else [f for d in FORMS if d != chosen for f in FORMS[d]]
         self.forms = [*FORMS[chosen], BLANKS[chosen], *others]
-        """The forms of numbers, the first that fits first."""
+        """The forms of numbers in the order in which they are tried."""
         self._written: dict[str, tuple[Form, str]] = {}
         """The form and the unit of the columns that were read as numbers."""
 
     def numbers(self, name: str) -> tuple[Numbers, Reading] | None:
-        """A column as numbers (N,), NaN in gaps, and how it is read; None if a filled cell is no number."""
+        """A column as numbers (N,), NaN in gaps, and its reading; None if a filled cell is not a number."""
         cells = self.table.cells(name)
         filled, unit = _filled(cells), ""
         form = self._form_of(filled)
@@ -170,10 +170,7 @@ class Reader:
         return POINT if form is COMMA and not has_comma else form
 
     def required_numbers(self, name: str, *, gaps: bool) -> tuple[Numbers, Reading]:
-        """A column as numbers; raises UserError, with the line, for another cell.
-
-        An empty one is one unless there may be `gaps`.
-        """
+        """A column as numbers; raises UserError, with the line, for others and, unless `gaps`, gaps."""
         found, cells = self.numbers(name), self.table.cells(name)
         if not gaps:
             self.table.texts(name)
@@ -201,7 +198,7 @@ class Reader:
         if may_agree and pc.any(pc.match_substring_regex(cells, r"\d([.]\d+,|,\d+[.])")).as_py():
             return ""
         first: dict[str, tuple[str, str]] = {}
-        for name, rows in self._places.items():
+        for name, rows in self._rows.items():
             at = pa.array(rows)
             found = {s: pc.index(m.take(at), True).as_py() for s, m in written.items()}
             signs = [sign for sign, index in found.items() if index >= 0]
@@ -227,7 +224,7 @@ class Reader:
         return pc.all(pc.match_substring_regex(pc.drop_null(_filled(cells)), DATE)).as_py() is True
 
     def _found_decimal(self) -> str:
-        """A comma if some column's numbers have one that separates no thousands, else a point."""
+        """A comma if some column has it as its decimal sign, else a point."""
         thousands = FORMS["."][1]
         for cells in self.table.texts_of_columns:
             if not pc.any(pc.match_substring(cells, ",")).as_py():
@@ -267,7 +264,7 @@ def _filled(cells: pa.Array) -> pa.Array:
 
 
 def look_alikes(texts: Iterable[str]) -> str:
-    """A clause on the first texts that people could take for the same, such as `Yes` and `yes`."""
+    """A clause on the first texts that people could take for equal, such as `Yes` and `yes`, or nothing."""
     same: dict[str, list[str]] = {}
     for text in sorted(set(texts)):
         plain = unicodedata.normalize("NFKC", text).casefold()
@@ -275,11 +272,11 @@ def look_alikes(texts: Iterable[str]) -> str:
         bare = re.sub(r"(?<=\w)[\s_-]+(?=[^\W\d])|\.$|^0+(?=\d)", "", seen)
         same.setdefault(SAME.get(bare, bare), []).append(text)
     several = next((written for written in same.values() if len(written) > 1), ())
-    return f"{' and '.join(map(repr, several))} are told apart" if several else ""
+    return f"{' and '.join(map(repr, several))} count as different" if several else ""
 
 
 def units(texts: Iterable[str]) -> str:
-    """A clause on the different units in which all of some texts are numbers."""
+    """A clause on the units of texts that are all numbers with one, or nothing."""
     found = [AFFIXED.fullmatch(text) for text in texts]
     named = {f"{match[2]}{match[4] or ''}".strip() for match in found if match}
     return f"numbers in {', '.join(sorted(named))}" if all(found) and "" not in named else ""
@@ -308,7 +305,7 @@ def _doubts(given: pa.Array, separator: str) -> list[str]:
 
 
 def _far_nines(filled: Numbers) -> list[str]:
-    """A clause on -999 or the like where it is far from all other numbers."""
+    """A clause on a number such as -999 that is far from all others."""
     for value in (filled.min(), filled.max()):
         others = filled[filled != value]
         if re.fullmatch("-99+|999+", f"{value:.15g}") and len(others):
@@ -318,7 +315,7 @@ def _far_nines(filled: Numbers) -> list[str]:
 
 
 def counts_rows(values: Numbers, of_environments: Iterable[Numbers]) -> bool:
-    """Whether numbers (N,) count the rows from 0 or 1 on, or those of each environment."""
+    """Whether numbers (N,) count the rows of the table, or of each environment, from 0 or 1 on."""
 
     def counts(values: Numbers) -> bool:
         start = values[0]
@@ -328,6 +325,6 @@ def counts_rows(values: Numbers, of_environments: Iterable[Numbers]) -> bool:
 
 
 def shown(texts: Sequence[str]) -> str:
-    """List some distinct texts, and how many there are."""
+    """The first of some texts and, if there are more than four, their number."""
     some = ", ".join(texts[:4])
     return some if len(texts) <= 4 else f"{len(texts)}: {some}, ..."

@@ -26,29 +26,33 @@ SPANS = (pd.IntervalDtype, pd.PeriodDtype)
 """The types of columns that Parquet would hold in pandas' own way: as texts they are categories."""
 
 
+Records = tuple[list[tuple[str, Any]], str]
+"""Records, each with its name in errors, and a note on their form."""
+
+
 class Read(NamedTuple):
     """A table as its file has it."""
 
     names: Sequence[str]
     columns: Sequence[pa.ChunkedArray]
-    """The texts of each column; empty ones where its values are no cells."""
+    """The texts of each column; empty if its values are not cells."""
     types: Mapping[str, str]
-    """The types of columns whose values are no cells, such as lists."""
+    """The types of columns whose values are not cells, such as lists."""
     place: Callable[[int], str]
     """Names a row of the file, and by -1 its header, for an error."""
     notes: tuple[str, ...]
 
 
 def is_arrow(path: Path) -> bool:
-    """Whether a path names Arrow's files: such a file, a folder, or a split without its shards' numbers."""
+    """Whether a path names Arrow files: a file, a folder, or a split without its shards' numbers."""
     return not path.is_file() or path.suffix.lower() in ARROW
 
 
 def table_files(path: Path) -> list[Path]:
-    """The files of a table: itself, those that `save_to_disk` wrote, or shards as on Hugging Face's hub.
+    """The files of a table: one, those that `save_to_disk` wrote, or shards as on Hugging Face's hub.
 
-    `data` names all shards in a folder, `data/train` those of a split. Files in folders such as `year=2020`
-    are read with the column that these name. Raises UserError without files.
+    `data` names all shards in a folder, `data/train` those of a split; folders such as `year=2020` add a
+    column. Raises UserError without files.
     """
     if path.is_file():
         if (shard := SHARD.fullmatch(path.name)) and int(shard[3]) > 1:
@@ -63,7 +67,7 @@ def table_files(path: Path) -> list[Path]:
         try:
             return [path / f["filename"] for f in json.loads(state.read_text())["_data_files"]]
         except (OSError, ValueError, KeyError, TypeError):
-            raise UserError(f"{path} is no folder that `Dataset.save_to_disk` wrote") from None
+            raise UserError(f"{path} is not a folder that `Dataset.save_to_disk` wrote") from None
     files = sorted([*path.glob("*.parquet"), *path.glob("data/*.parquet")])
     files = files or sorted(
         f for f in path.rglob("*.parquet") if PARTITION.fullmatch(f.parent.name)
@@ -116,7 +120,7 @@ def _read(file: Path) -> pa.Table:
         is_label = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         if is_label and name in table.column_names and pa.types.is_integer(table[name].type):
             numbers = table[name].combine_chunks()
-            # -1 is a label that is unknown
+            # -1 is an unknown label
             numbers = pc.if_else(pc.less(numbers, 0), None, numbers)
             column = pc.take(pa.array(feature["names"], pa.string()), numbers)
             table = table.set_column(table.column_names.index(name), name, column)
@@ -132,7 +136,6 @@ def _without_codes(table: pa.Table) -> pa.Table:
 
 
 def _partitioned(table: pa.Table, folders: Sequence[str]) -> pa.Table:
-    """The table with the columns that the folders of its file name."""
     for name, value in (m.groups() for m in map(PARTITION.fullmatch, folders) if m):
         text = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
         if name not in table.column_names:
@@ -151,11 +154,11 @@ def read_table(table: pa.Table) -> Read:
     """The texts of a table of Arrow, in which NaN and null are empty cells."""
     table = _without_codes(table)
     columns, empty = [*map(_texts, table.columns)], pa.chunked_array([[""] * len(table)])
-    no_cells = [field for field, text in zip(table.schema, columns, strict=True) if text is None]
+    others = [field for field, text in zip(table.schema, columns, strict=True) if text is None]
     return Read(
         table.column_names,
         [empty if text is None else text for text in columns],
-        {field.name: str(field.type) for field in no_cells},
+        {field.name: str(field.type) for field in others},
         lambda row: f"row {row + 1}" if row >= 0 else "",
         (),
     )
@@ -212,7 +215,7 @@ def read_json(text: str, path: Path) -> Read:
 
 
 def _is_by_column(inner: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether objects are columns by the names of rows, as pandas writes them, and not rows by name."""
+    """Whether objects are columns with cells by row, as pandas writes them, and not rows by name."""
     (first, *others) = map(set, inner.values())
     if any(first != other for other in others):
         return False
@@ -257,39 +260,78 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _records(value: Any, path: Path) -> tuple[list[tuple[str, Any]], str]:
-    """The records of one value, by their places, and a note on it."""
+def _records(value: Any, path: Path) -> Records:
     if isinstance(value, list):
-        return [(f"record {i}", each) for i, each in enumerate(value, 1)], ""
+        return _numbered(value)
     inner = value if isinstance(value, dict) else {}
-    lists = [key for key, each in inner.items() if isinstance(each, list)]
-    if {"columns", "data"} <= {*lists}:  # as pandas writes with orient="split"
-        names, rows = [*map(str, inner["columns"])], inner["data"]
-        if all(isinstance(row, list) and len(row) == len({*names}) for row in rows):
-            return _records([dict(zip(names, row, strict=True)) for row in rows], path)
-    columns = [*inner.values()]
-    if len(lists) == len(columns) > 1 and len({*map(len, columns)}) == 1:
-        if not any(isinstance(value, dict) for column in columns for value in column):
-            rows = zip(*columns, strict=True)
-            return _records([dict(zip(inner, row, strict=True)) for row in rows], path)
-    if len(lists) == len(columns) > 1:
+    forms = (_split, _columns, _only_list, _tree, _by_name)
+    if found := next(filter(None, (read(inner) for read in forms)), None):
+        return found
+    if len(inner) > 1 and all(isinstance(each, list) for each in inner.values()):
         raise UserError(
-            f"{path} holds the lists {', '.join(lists)}: join them to one list of records, with a key that "
+            f"{path} holds the lists {', '.join(inner)}: join them to one list of records, with a key that "
             "says which of them each is from"
         )
-    if len(lists) == 1:  # what else there is tells of the file
-        return _records(value[lists[0]], path)[0], f"the records are those in '{lists[0]}'"
-    kinds = [{*map(type, of.values())} if isinstance(of, dict) else set() for of in inner.values()]
-    if kinds and all(kind == {list} for kind in kinds):
-        rows = [(env, c, f) for env, of in inner.items() for c, files in of.items() for f in files]
-        note = f"the names of its levels are the columns {', '.join(TREE)}"
-        return _records([dict(zip(TREE, row, strict=True)) for row in rows], path)[0], note
-    if kinds and all(kind - {list, dict} for kind in kinds):
-        if _is_by_column(inner):
-            rows = next(iter(inner.values()))
-            inner = {row: {c: of[row] for c, of in inner.items()} for row in rows}
-        has_endings = all(PurePath(name).suffix[1:].isalpha() for name in inner)
-        column = "path" if has_endings else "Unnamed: 0"
-        return [(f"record '{n}'", {column: n, **record}) for n, record in inner.items()], ""
-    forms = "a list of records, a record a line, records by name, {environment: {class: [files]}}"
-    raise UserError(f"{path} is JSON, but in none of the forms that are read: {forms}")
+    raise UserError(
+        f"{path} is JSON, but not in a form that is read: a list of records, a record a line, records by "
+        "name, {environment: {class: [files]}}"
+    )
+
+
+def _numbered(records: Iterable[Any], note: str = "") -> Records:
+    return [(f"record {i}", each) for i, each in enumerate(records, 1)], note
+
+
+def _rows(names: Iterable[str], rows: Iterable[Iterable[Any]], note: str = "") -> Records:
+    names = [*names]
+    return _numbered([dict(zip(names, row, strict=True)) for row in rows], note)
+
+
+def _split(value: Mapping[str, Any]) -> Records | None:
+    """The form that pandas writes with orient="split"."""
+    names, rows = value.get("columns"), value.get("data")
+    if not (isinstance(names, list) and isinstance(rows, list)):
+        return None
+    width = len({*map(str, names)})
+    fits = all(isinstance(row, list) and len(row) == width for row in rows)
+    return _rows(map(str, names), rows) if fits else None
+
+
+def _columns(value: Mapping[str, Any]) -> Records | None:
+    columns = [*value.values()]
+    if len(columns) < 2 or not all(isinstance(column, list) for column in columns):
+        return None
+    has_records = any(isinstance(cell, dict) for column in columns for cell in column)
+    if has_records or len({*map(len, columns)}) > 1:
+        return None
+    return _rows(value, zip(*columns, strict=True))
+
+
+def _only_list(value: Mapping[str, Any]) -> Records | None:
+    lists = [key for key, each in value.items() if isinstance(each, list)]
+    if len(lists) != 1:  # other entries describe the file
+        return None
+    return _numbered(value[lists[0]], f"the records are those in '{lists[0]}'")
+
+
+def _kinds(value: Mapping[str, Any]) -> list[set[type]]:
+    return [{*map(type, v.values())} if isinstance(v, dict) else set() for v in value.values()]
+
+
+def _tree(value: Mapping[str, Any]) -> Records | None:
+    if not value or any(kinds != {list} for kinds in _kinds(value)):
+        return None
+    rows = [(e, c, f) for e, of in value.items() for c, files in of.items() for f in files]
+    return _rows(TREE, rows, f"the names of its levels are the columns {', '.join(TREE)}")
+
+
+def _by_name(value: Mapping[str, Any]) -> Records | None:
+    """Rows by name, or columns by the names of rows."""
+    if not value or not all(kinds - {list, dict} for kinds in _kinds(value)):
+        return None
+    if _is_by_column(value):
+        rows = next(iter(value.values()))
+        value = {row: {c: of[row] for c, of in value.items()} for row in rows}
+    has_endings = all(PurePath(name).suffix[1:].isalpha() for name in value)
+    column = "path" if has_endings else "Unnamed: 0"
+    return [(f"record '{n}'", {column: n, **record}) for n, record in value.items()], ""

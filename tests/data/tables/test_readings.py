@@ -189,12 +189,12 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "cells", "said"),
     [
-        ("target", ["Yes", "yes", "no"], "'Yes' and 'yes' are told apart"),
-        ("environment", ["Ko\u0308ln", "Köln", "Ulm"], "are told apart"),
-        ("c", ["True", "TRUE", "False"], "'TRUE' and 'True' are told apart"),
-        ("target", ["1", "True", "0"], "'1' and 'True' are told apart"),
-        ("target", ["yes", "true", "no"], "'true' and 'yes' are told apart"),
-        ("environment", ["07", "7", "8"], "'07' and '7' are told apart"),
+        ("target", ["Yes", "yes", "no"], "'Yes' and 'yes' count as different"),
+        ("environment", ["Ko\u0308ln", "Köln", "Ulm"], "count as different"),
+        ("c", ["True", "TRUE", "False"], "'TRUE' and 'True' count as different"),
+        ("target", ["1", "True", "0"], "'1' and 'True' count as different"),
+        ("target", ["yes", "true", "no"], "'true' and 'yes' count as different"),
+        ("environment", ["07", "7", "8"], "'07' and '7' count as different"),
         ("target", ["yes", "no", "?"], "? is a name here, not a gap"),
         ("c", ["12 kg", "900 g"], "numbers in g, kg"),
         ("c", ["1.5", "2.5", "-999"], "-999 is far from all others"),

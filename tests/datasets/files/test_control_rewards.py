@@ -229,7 +229,7 @@ def test_data_that_are_not_there_or_made_with_other_options(copy: Path, tmp_path
     with pytest.raises(UserError, match="the set has episodes 6, not 7"):
         make("ControlRewards", OPTIONS | {"episodes": 7}, copy).load(0)
     write_manifest(copy / "ControlRewards" / TASK, Manifest(Settings(TASK, EPISODES), {}))
-    with pytest.raises(UserError, match=r"of an unfinished set; `.*` goes on with it"):
+    with pytest.raises(UserError, match=r"of an unfinished set; `.*` continues it"):
         make("ControlRewards", OPTIONS, copy).load(0)
 
 

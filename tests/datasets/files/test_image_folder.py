@@ -274,12 +274,12 @@ def test_classes_that_some_environment_lacks(tmp_path: Path) -> None:
     assert "environment 'c' has one class only, 'cat'" in said(folder(tmp_path))
     draw(tmp_path / "c", ("Dog",), ("x",))
     with pytest.raises(
-        UserError, match=r"no folder \S+a/Dog, .*: 'Dog' and 'dog' are told apart, na"
+        UserError, match=r"no folder \S+a/Dog, .*: 'Dog' and 'dog' count as different, na"
     ):
         folder(tmp_path).listing()
     for name in "ab":
         (tmp_path / name / "Dog").mkdir()
-    assert "classes 'Dog' and 'dog' are told apart" in said(folder(tmp_path))
+    assert "classes 'Dog' and 'dog' count as different" in said(folder(tmp_path))
     assert "only environment 'c' has the class 'Dog': where it is held" in said(folder(tmp_path))
 
 
