@@ -58,7 +58,7 @@ class Units:
     losses: Callable[[Tensor, Tensor], Tensor]
     """Maps a unit's logits (n, C) and targets to its examples' losses (n,)."""
     batch_norm: str
-    """The meaning of a unit's gradient under batch normalisation, one of the four names above."""
+    """The meaning of a unit's gradient under batch normalisation, one of the module's four."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Reduction:
     unit: str = "environment"
     """The unit whose gradients are combined: `environment` or `example`."""
     batch_norm: str | None = None
-    """One of the four names above; None: the unit's default."""
+    """One of the module's four meanings; None for the unit's default."""
     observe: Callable[[Tensor, Tensor], dict[str, Tensor]] | None = None
     """Scalars to record, from two tensors (P,) over the network's P trained parameters: the squared norm of
     each before an update, and the number of nonzero components in its combined gradient."""
@@ -86,7 +86,7 @@ class Reduction:
 
 @torch.no_grad()
 def observed(network: nn.Module, reduction: Reduction) -> dict[str, Tensor]:
-    """What a reduction `observe`s of the network's weights and gradients before an update."""
+    """The scalars that a reduction observes of weights and gradients before an update."""
     if reduction.observe is None:
         return {}
     trained: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
@@ -177,7 +177,7 @@ def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Ten
             risks, outputs = units.forward()
             risks.sum().backward()  # type: ignore[no-untyped-call]
             complete()
-        # autograd reached a parameter that no tap had taken over: its gradient is summed over units
+        # autograd reached a parameter without a tap: its gradient is summed over units
         if any(p.grad is not None for p in parameters):
             network.zero_grad()
             _say_fallback(f"the network {type(network).__name__}")
@@ -235,8 +235,8 @@ def _tapped(
     trained = [p for p in module.parameters() if p.requires_grad]
 
     def forward(*inputs: Any, **named: Any) -> Any:
-        # not one tensor in and out: run unchanged, so that the parameters' `.grad` shows `visit_gradients`
-        # that the whole network must fall back
+        # unless it maps one tensor to another, the layer runs unchanged: `.grad` of its parameters then shows
+        # `visit_gradients` that the whole network must fall back
         if named or [*map(type, inputs)] != [Tensor] or len(inputs[0]) % units:
             return type(module).forward(module, *inputs, **named)
         output, pullback = run(module, inputs[0], units, batch_norm)

@@ -32,7 +32,7 @@ def critical_samples(
     high: float | Tensor = math.inf,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Which inputs x, (N, ...) floats, have another predicted class nearby: a mask (N,).
+    """Mask (N,) of the inputs x, (N, ...) floats, with another predicted class nearby.
 
     Nearby is the box of half-width `radius` in the max norm around the input (equation 3.1), cut to
     `low` and `high`. `langevin_search` has the algorithm. The mask's mean is the critical sample ratio.
@@ -108,7 +108,7 @@ def langevin_search(
 def _class_and_slope(
     predict: Callable[[Tensor], Tensor], x: Tensor, k: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Each example's predicted class, and d log f_k / dx, by default for this class."""
+    """Each example's predicted class, and d log f_k / dx for `k`, by default this class."""
     with torch.enable_grad():
         inputs = x.clone().requires_grad_()
         logits = _logits(predict, inputs)
@@ -140,11 +140,10 @@ def loss_sensitivity(
 ) -> Tensor:
     """|| dL_t / dx_i ||_1 after t updates of SGD, through the updates: (T // every, P, N).
 
-    Each of the T `batches` holds positions (B,) in the inputs x (N, ...) and targets y, and makes one
-    update of the parameters as they are in `network`, which stays as it was. L_t, after each `every`-th
-    of them, is the mean of `losses`, (N,), over all examples, or P sums weighted by the rows of `parts`,
-    (P, N). It depends on x_i by the updates alone. All T updates are in memory, unrolled. The paper's
-    measure is the mean over t.
+    Each of the T `batches` holds indices (B,) of inputs x (N, ...) and targets y, and makes one update
+    of a copy of the network's parameters. L_t, after each `every`-th update, is the mean of `losses`, (N,),
+    over all examples, or P sums weighted by the rows of `parts`, (P, N). It depends on x_i by the updates
+    alone. All T updates are in memory, unrolled. The paper's measure is the mean over t.
     """
     weights = torch.full((1, len(x)), 1 / len(x)).to(x) if parts is None else parts
     steering = x.detach().clone().requires_grad_()

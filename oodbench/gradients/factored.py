@@ -61,8 +61,7 @@ class OuterProducts:
         """The sum of signs and the mean: by two matrix products if G = K = 1, else block by block."""
         units, groups, outputs, positions = self.left.shape
         inputs = self.right.shape[2]
-        # each gradient is then an outer product, and sign(a b) = sign(a) sign(b): no stack is needed; a
-        # product that underflows to zero keeps its sign
+        # gradients are then outer products, and sign(a b) = sign(a) sign(b), also where a b underflows to 0
         if positions == 1 and groups == 1:
             net, mean = _outer_products(self.left.view(units, -1), self.right.view(units, -1))
             return net.view(self.shape), mean.view(self.shape)
@@ -104,11 +103,10 @@ class LookedUpRows:
     shape: torch.Size
 
     def _sums(self) -> tuple[Tensor, Tensor]:
-        """The distinct (unit, row) pairs as numbers unit * V + row, (U * K,), and their gradients (U * K,
-        D).
+        """The distinct (unit, row) pairs as unit * V + row, (U * K,), and their gradients (U * K, D).
 
-        With fewer distinct pairs the rest are pair 0 with gradient 0: cutting them off would need their
-        number, and reading it would make the CPU wait for the device.
+        With fewer distinct pairs the rest are pair 0 with gradient 0: to cut them off, the CPU would have
+        to wait for the device to know their number.
         """
         units = torch.arange(len(self.rows), device=self.rows.device)
         looked_up = (units[:, None] * self.shape[0] + self.rows).flatten()

@@ -19,9 +19,8 @@ from oodbench.gradients.factored import Dense, Gradients, LookedUpRows, OuterPro
 from oodbench.networks.mlp import Scales
 
 KERNEL_UNITS = {"cuda": 16}
-"""Up to this many units, by device type, torch's kernel computes a convolution's weight gradients unit by
-unit. On a GPU unfolding the inputs for one product over all units takes longer; on a CPU both are as
-fast."""
+"""Up to so many units, by device type, torch's kernel computes a convolution's gradients unit by unit.
+On a GPU it takes longer to unfold the inputs for one product over all units; on a CPU both are as fast."""
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
 RunLayer = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
 
@@ -154,7 +153,7 @@ def _by_own_statistics(module: Any, x: Tensor, units: int) -> Tensor:
     rows = torch.unflatten(x, 0, (units, -1)).transpose(0, 1)  # (B, U, C, ...)
     if rows.numel() == rows.shape[1] * rows.shape[2]:
         raise ValueError("batch normalisation needs more than one value per channel and unit")
-    # one channel for each unit and channel, so that torch's kernel does all
+    # every channel of every unit becomes a channel, so that one call of torch's kernel does all
     folded = rows.flatten(1, 2)
     dims = [d for d in range(folded.dim()) if d != 1]
     variance, mean = _moments(folded, dims)
@@ -236,7 +235,7 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
     The layer must be deterministic and keep units apart: the gradients come from a second forward pass.
     """
     module = copy(module)
-    # `backward` put it there, and it would call this function again
+    # the replacement by `backward.taps`, which would call this function again
     module.__dict__.pop("forward", None)
     fixed = {name: p.detach() for name, p in module.named_parameters()}
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}

@@ -149,6 +149,11 @@ class RunSpec:
         return frozenset({*self.test_environments, *self.validation_environments})
 
     @property
+    def data_key(self) -> tuple[object, ...]:
+        """Key of the fields on which the data and batches of a bundle's runs depend."""
+        return self.trial, self.test_environments, self.validation_environments
+
+    @property
     def bundle_key(self) -> tuple[str, ...]:
         """Key of the fields that the runs of a bundle share, so that they may be vectorized together.
 

@@ -1,9 +1,9 @@
 """Evaluations of a run whose trained predictor adapts to the inputs that it predicts (`adapt:` of a row).
 
 Training is unchanged: each evaluation adapts copies. The trained network adapts to each split from
-scratch, so what a selection rule may see holds no information about other environments. The `in` splits
-of the training environments are scored without adaptation. The unadapted scores are recorded too, under
-names that end in BEFORE.
+scratch, so that what a selection rule sees holds no information about other environments. The `in`
+splits of the training environments are scored without adaptation. Scores before adaptation are recorded,
+too, under names that end in BEFORE.
 """
 
 import json
@@ -45,18 +45,12 @@ def drawn_batches(
     size = algorithm.hparams.batch_size or min(algorithm.problem.sizes)
     drawn: dict[str, list[Tensor]] = {}
     for name, of_splits in splits.items():
-        orders = {
-            half: _order(
-                spec.test_order, index, derive("stream", spec.dataset, name, half, spec.trial)
-            )
-            for half, index in of_splits.items()
-            if len(index) and half != MISLABELED  # they are also in another split
-        }
-        drawn[name] = [
-            of_splits[half].cpu()[indices]
-            for half, order in orders.items()
-            for indices in in_batches(order, size)
-        ]
+        drawn[name] = []
+        for half, index in of_splits.items():
+            if len(index) and half != MISLABELED:  # whose examples are in another split, too
+                seed = derive("stream", spec.dataset, name, half, spec.trial)
+                order = _order(spec.test_order, index, seed)
+                drawn[name] += [index.cpu()[batch] for batch in in_batches(order, size)]
     return drawn
 
 
@@ -68,7 +62,7 @@ def with_adaptation(
     evaluations: Sequence[Evaluation],
     workers: int,
 ) -> list[Evaluation]:
-    """The evaluations before adaptation, renamed, and after it; others as they are."""
+    """The evaluations after adaptation, then those before it, renamed, and all others unchanged."""
     outputs = adapted_outputs(spec, algorithm, data, scored, workers)
     environments, splits = {}, {}
     for name, of_splits in outputs.items():
@@ -103,10 +97,7 @@ def adapted_outputs(
     scored: Mapping[str, Environment],
     workers: int,
 ) -> Outputs:
-    """The logits of the examples of every split that is adapted to, in the split's order.
-
-    The process's random generators are as before.
-    """
+    """The logits of every split that is adapted to, in its order; random generators are restored."""
     assert spec.adapt is not None
     hparams = {key: value for key, value in spec.adapt.items() if key != "name"}
     name, transform = spec.adapt["name"], data.dataset.transform
@@ -168,11 +159,11 @@ def _order(order: str, targets: Tensor, seed: int) -> Tensor:
 def reason_against(
     spec: RunSpec, cls: type[Algorithm], task: Task, input_shape: tuple[int, ...]
 ) -> str | None:
-    """Why runs such as this one cannot adapt, or None; it builds the network once."""
+    """Why runs like this one cannot adapt, or None; the network is built once to find out."""
     if spec.adapt is None:
         return None
     if not task.has_classes:
-        return "adaptations are of predictions of classes, and its targets are none"
+        return "adaptation needs predictions of classes, and its targets are not classes"
     if not cls.trains_network or cls.overrides("predict"):
         return "it does not predict by its network alone, which is what adapts"
     values = json.dumps(spec.network_hparams, sort_keys=True)

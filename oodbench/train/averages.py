@@ -42,11 +42,11 @@ class Average(ABC):
         """The numbers of an average."""
 
     def __init__(self, weights: Weights, hparams: Any, steps: int, evaluate_every: int) -> None:
-        """Take the tensors that training changes in place."""
+        """Take the `weights` that training changes in place."""
         self.hparams, self.steps, self.evaluate_every = hparams, steps, evaluate_every
         self.weights = weights
         self.running: Weights = {name: w.detach().clone() for name, w in weights.items()}
-        """The average; a vectorized run's are views of its program's."""
+        """The average; in a vectorized run, views of the program's."""
 
     @abstractmethod
     def share(self, step: int) -> float:
@@ -58,7 +58,7 @@ class Average(ABC):
         _lerp(self.running, self.weights, self.share(step))
 
     def validated(self, loss: float) -> None:  # noqa: B027 (few averages need it)
-        """Take note of the validation loss of the last weights; an evaluation follows."""
+        """Take the validation loss of the last weights, before an evaluation."""
 
     @property
     def evaluated(self) -> Weights:
@@ -115,7 +115,7 @@ class EMA(Average):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Average.Hparams):
-        """The mean's reach: a `horizon`, by default a tenth of the run, or a `decay`."""
+        """The reach of the mean: a `horizon`, by default a tenth of the run, or a `decay`."""
 
         horizon: int | float | None = hparam(None, low=0)
         """The reach in updates, at least one; below 1 a share of the run's steps."""
@@ -218,7 +218,7 @@ class SWAD(Average):
 
     @property
     def copies(self) -> int:
-        """The running window, the last ones, the mean of those that joined, and the evaluated weights."""
+        """The running window, the last windows, the mean of joined ones, and the evaluated weights."""
         return 3 + (self._windows.maxlen or 0)
 
     def state(self) -> dict[str, Any]:
@@ -299,10 +299,7 @@ AVERAGES: dict[str, type[Average]] = {"ema": EMA, "swa": SWA, "swad": SWAD}
 
 
 def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
-    """An average as a run's spec holds it: its `name` and all its numbers.
-
-    Raises UserError for an unknown name or number.
-    """
+    """An average's `name` and all its numbers, for a spec; raises UserError for unknown ones."""
     name = average.get("name")
     if name not in AVERAGES:
         raise unknown("average", str(name), [*AVERAGES, "none"])

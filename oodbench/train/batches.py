@@ -54,25 +54,23 @@ class Batches:
     ) -> None:
         """Take (inputs, targets) of each environment, with inputs all in memory or all stored.
 
-        Of inputs in memory, `rows`, (N,) of each environment, are those of its examples, by default all.
+        `rows`, (N,) of each environment, select its examples among inputs in memory, by default all.
 
-        A `batch_size` of 0, or more than there are, means the size of the smallest environment. With
-        `repeat` a batch may be larger; it then continues with the environment's next epoch.
-        `environments_at` gives the environments of a step, by default all of them; no step after `end`
-        is read ahead. The inputs of a batch go through `transform` with a generator of the step's own.
-        Batches hold `attributes`, (N,) of each environment, if they are given, `indexed` their examples'
-        indices, and `views` further views of each input. With `labels`, (N,) of each environment, each
-        label comes equally often, with replacement; or the environment is `subsampled` to as many
-        examples of each label as the rarest has.
+        A `batch_size` of 0, or above the size of the smallest environment, means that size. With `repeat`
+        a batch may be larger; it then continues with the environment's next epoch. `environments_at`
+        gives the environments of a step, by default all of them; no step after `end` is read ahead.
+        `transform` gets the inputs of a batch with a generator for the step. Batches hold `attributes`,
+        (N,) of each environment, if given, their examples' indices if `indexed`, and `views` further
+        views of each input. With `labels`, (N,) of each environment, labels come equally often, with
+        replacement; or the environment is `subsampled` to as many examples of each as the rarest has.
         """
         self._views = views
         on_cpu = None if labels is None else [values.cpu() for values in labels]
         self._labels = None if subsampled else on_cpu
         self._kept: list[Tensor] | None = None
         if subsampled and on_cpu is not None:
-            self._kept = [
-                subsample(y, _generator(seed, "subsample", e)) for e, y in enumerate(on_cpu)
-            ]
+            generators = [_generator(seed, "subsample", e) for e in range(len(on_cpu))]
+            self._kept = [*map(subsample, on_cpu, generators)]
         lengths = [len(y) for _, y in environments]
         self.sizes = lengths if self._kept is None else [len(kept) for kept in self._kept]
         limit = max(self.sizes) if repeat and batch_size else min(self.sizes)
@@ -88,7 +86,7 @@ class Batches:
         for e, values in enumerate(attributes or ()):
             self._of_examples[e]["attributes"] = values
         self._absences = [array("q") for _ in self.sizes]
-        """For each environment, the steps before `_counted` that leave it out."""
+        """The steps before `_counted` that leave out each environment."""
         self._counted = 0
         self._order = lru_cache(maxsize=2 * len(self.sizes))(self._drawn_order)
         self._whole: Batch | None = None
@@ -128,9 +126,9 @@ class Batches:
             if self._transform is None and not self._views:
                 return batch
             x = torch.unflatten(self._transformed(x.flatten(0, 1), step), 0, batch.y.shape[:2])
-        return (
-            replace(batch, x=x[:, :, 0], views=x[:, :, 1:]) if self._views else replace(batch, x=x)
-        )
+        if self._views:
+            return replace(batch, x=x[:, :, 0], views=x[:, :, 1:])
+        return replace(batch, x=x)
 
     def _transformed(self, x: Tensor, step: int) -> Tensor:
         """Inputs (N, ...), with views (N, 1 + V, ...); on a CPU the reading threads call it ahead."""
@@ -144,8 +142,8 @@ class Batches:
     def _selected(self, environments: Sequence[int], step: int) -> Batch:
         examples = []
         for e in environments:
-            block, place = divmod(self._visits(e, step), self._together)
-            examples.append({n: v[place] for n, v in self._block(e, block).items()})
+            block, visit = divmod(self._visits(e, step), self._together)
+            examples.append({n: v[visit] for n, v in self._block(e, block).items()})
         more: dict[str, Any] = {}
         if self._stored:
             more["x"] = torch.unflatten(self._reads[step], 0, (len(environments), self.batch_size))
@@ -219,7 +217,7 @@ class StagedBatches:
 
     @property
     def batch_size(self) -> int:
-        """The number of examples of each environment in the last batch."""
+        """The examples of each environment in the last batch."""
         return self._current.batch_size
 
     @property

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
 
 def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Digests:
-    """The digests of a run's code and, where files without a checksum are read, of its data.
+    """The digests of a run's code and of the data files that `dataset`, if given, reads without a checksum.
 
-    The results directory remembers the files. Without a dataset its files are left out. An adaptation
-    that is not the package's counts as a part of the method.
+    The results directory remembers the files. A user's own adaptation counts as a part of the method.
     """
     from oodbench.adaptations import adaptations
     from oodbench.algorithms import algorithms
@@ -44,7 +43,7 @@ def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Diges
 
 @lru_cache(maxsize=2)
 def _listed(dataset: "Dataset", results: Path) -> str | None:
-    """List a dataset's files once for all runs that share its loaded data: a look at 24,000 takes 0.4 s."""
+    # once for all runs that share the loaded data: a look at 24,000 files takes 0.4 s
     files = dataset.files_read
     return DataFiles(results).keep(files) if files else None
 
@@ -52,7 +51,7 @@ def _listed(dataset: "Dataset", results: Path) -> str | None:
 def digests_now(
     specs: Mapping[str, RunSpec], data_dir: Path | None, results: Path
 ) -> dict[str, Digests]:
-    """The digests that runs would have if trained now, by id; without data that cannot be read."""
+    """The digests that runs would have if trained now, by id, without those of unreadable data."""
     made: dict[tuple[str, str], Dataset | None] = {}
     digests: dict[tuple[str, ...], Digests] = {}
     by_run = {}
@@ -83,7 +82,7 @@ def located(spec: RunSpec, results: Path, data_dir: Path | None) -> RunSpec:
 
 
 def dataset_of(spec: RunSpec, data_dir: Path | None) -> "Dataset":
-    """The dataset of a run; raises UserError if the run's options are no longer possible."""
+    """The dataset of a run; raises UserError if it no longer takes the run's options."""
     from oodbench.datasets import datasets, make
 
     options = neutral_values(datasets.get(spec.dataset).Options) | spec.options

@@ -81,8 +81,8 @@ def average_runs(
         for members in cells
         for choice in choices
     ]
-    replaced = set(map(_place, made))
-    former = [s.id for s in specs if _is_average(s) and _place(s) in replaced]
+    replaced = set(map(_cell, made))
+    former = [s.id for s in specs if _is_average(s) and _cell(s) in replaced]
     results.write_plan(plan["name"], {}, made, without=former)
     return [spec.id for spec in made]
 
@@ -91,14 +91,14 @@ def _is_average(spec: RunSpec) -> bool:
     return spec.average is not None and spec.average["name"] == DIWA
 
 
-def _place(spec: RunSpec) -> tuple[Any, ...]:
+def _cell(spec: RunSpec) -> tuple[Any, ...]:
     return spec.dataset_name, spec.label, spec.test_environments, spec.trial
 
 
 def _cells(results: Directory, specs: Sequence[RunSpec], rule: str) -> Iterator[list[Member]]:
     runs = [(s, results.run(s.id)) for s in specs if not _is_average(s)]
-    runs.sort(key=lambda run: (*map(str, _place(run[0])), run[0].draw))
-    for _, cell in groupby(runs, key=lambda run: _place(run[0])):
+    runs.sort(key=lambda run: (*map(str, _cell(run[0])), run[0].draw))
+    for _, cell in groupby(runs, key=lambda run: _cell(run[0])):
         members = []
         for spec, directory in cell:
             if directory.end() is State.DONE:
@@ -117,9 +117,7 @@ def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list
     left_out = len(members) - len(largest)
     if left_out:
         count = len(members)
-        message = (
-            f"{left_out} of {count} runs began at other weights than the rest, and are left out"
-        )
+        message = f"{left_out} of {count} runs began at other weights and are left out"
         if len(largest) == 1:
             message = f"no two of {count} runs began at the same weights, and there is no average"
         hparams = [m.spec.network_hparams for m in members]
@@ -162,7 +160,6 @@ class _WeightAverage:
 
 
 def _loaded(file: Path) -> dict[str, Tensor]:
-    """The weights in a file; raises UserError for one that is damaged."""
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
@@ -186,7 +183,7 @@ def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def greedy_choice(
     members: Sequence[Member], cost_of: Callable[[Member], float], cost: Callable[..., float]
 ) -> list[Member]:
-    """Greedy soup: from the best on, add each member that does not make the mean worse."""
+    """Greedy soup: the best member, and each further one that does not make the mean worse."""
     greedy: list[Member] = []
     least = math.inf
     for member in sorted(members, key=cost_of):

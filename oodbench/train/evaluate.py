@@ -16,7 +16,7 @@ from oodbench.tasks import Task
 from oodbench.train.loading import Data
 
 CHUNK = 64, 8192
-"""The fewest and the most examples of a forward pass."""
+"""The least and the largest number of examples of a forward pass."""
 CACHED_VALUES, DEVICE_VALUES = 2**17, 2**24
 """Input values per forward pass: on a CPU its activations stay in the caches, on a GPU it is busy."""
 ROWS = 2**16
@@ -130,7 +130,7 @@ def evaluate_vectorized(
 def shapes(
     environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
 ) -> tuple[object, ...]:
-    """Key of shapes; data with equal keys can be evaluated together."""
+    """A key of shapes: data with equal keys can be evaluated together."""
     return tuple(
         (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
         for name, e in environments.items()
@@ -201,8 +201,7 @@ def _collect(
         whole = collected[name]
         for key, values in work(logits, y).items():
             if key not in whole:
-                # Allocated at once, as small results between the chunks' large tensors would fragment
-                # the heap.
+                # at once: small results between the chunks' large tensors would fragment the heap
                 whole[key] = values.new_empty(len(environments[name].y), *values.shape[1:])
             whole[key][rows] = values
     return collected
@@ -236,7 +235,7 @@ def _in_order(environment: Environment, task: Task) -> Sequence[Tensor]:
 
 
 def _rows(indices: Tensor, environment: Environment) -> slice | Tensor:
-    """A slice, which copies nothing, where the indices follow each other."""
+    """A slice, which copies nothing, if the indices are consecutive."""
     if not len(indices):
         return slice(0)
     first, last = int(indices[0]), int(indices[-1])
@@ -256,7 +255,7 @@ def _size(environment: Environment, task: Task) -> int:
 
 
 def whole_metrics(dataset: Dataset) -> SplitMetrics | None:
-    """The dataset's `split_metrics`, or None if not overridden, so predictions need not be kept."""
+    """The dataset's `split_metrics`, or None if not overridden: no predictions have to be kept then."""
     own = dataset.split_metrics
     return None if getattr(own, "__func__", None) is Dataset.split_metrics else own
 
@@ -265,12 +264,11 @@ def whole_metrics(dataset: Dataset) -> SplitMetrics | None:
 def constant_answer(
     data: Data, training: Sequence[str], scored: Mapping[str, Environment]
 ) -> Constants:
-    """Every metric of its best constant answer on each split of the `scored` environments.
+    """The metrics of the best constant answers on each split of the `scored` environments.
 
-    The constant is the best one for the metric on the pooled `in` splits of the `training`
-    environments (`Task.constants`); a dataset's metrics of whole splits (`Dataset.split_metrics`)
-    are those of the constant that is best for the main one. The answer is computed once for all runs
-    with the same training environments.
+    A metric is that of the constant that is best for it on the pooled `in` splits of the `training`
+    environments (`Task.constants`); `Dataset.split_metrics` are those of the best one for the main
+    metric. The answer is computed once for all runs with the same training environments.
     """
     key = tuple(training)
     if key not in data.constants:
@@ -294,9 +292,8 @@ def _constants(data: Data, training: Sequence[str], scored: Mapping[str, Environ
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a correlation with a constant is not defined
-            evaluations = evaluate(
-                predict, blind, data.splits, task, whole=whole, groups=data.groups
-            )
+            known = (predict, blind, data.splits, task)
+            evaluations = evaluate(*known, whole=whole, groups=data.groups)
         others = {metric for metrics in outputs if metrics != best_for for metric in metrics}
         for e in evaluations:
             if e.metric not in others:

@@ -40,7 +40,7 @@ Ended = Callable[[str, State, str], None]
 """Called with a run's id, its state and, for a failure, one sentence."""
 Steps = Callable[[int], None]
 DATA_BYTES = 2**30
-"""No run brings further data into a program whose inputs in memory exceed this many bytes."""
+"""A program with more bytes of inputs in memory takes no run with other data."""
 BEAT_SECONDS = 5.0
 """Seconds between two heartbeats of a run."""
 
@@ -83,7 +83,7 @@ def execute_bundle(
     cannot be vectorized at all is trained run by run.
     """
     # runs with the same data side by side
-    ordered = sorted(runs, key=lambda run: (*_data_of(run[0]), run[0].draw))
+    ordered = sorted(runs, key=lambda run: (*run[0].data_key, run[0].draw))
     # absolute, as a method may change the working directory
     waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in ordered)
     interrupts = interrupts or Interrupts()
@@ -123,10 +123,6 @@ def execute_bundle(
     return []
 
 
-def _data_of(spec: RunSpec) -> tuple[object, ...]:
-    return spec.trial, spec.test_environments, spec.validation_environments
-
-
 @dataclass(eq=False)
 class _Held:
     """A run that this process trains, with its lock."""
@@ -163,7 +159,7 @@ class _Bundle:
         keys: dict[str, tuple[object, ...]],
         vectorize: bool,
     ) -> None:
-        """Acquire at most `limit` runs of `waiting` that are trained together: at least one if any is free.
+        """Take up to `limit` runs of `waiting` to be trained together, at least one if any is free.
 
         `keys` keeps the `program_key` of runs that were loaded before, by id. Without `vectorize` a run is
         trained by itself even if it could be vectorized.
@@ -191,7 +187,7 @@ class _Bundle:
         waiting.extend(others)
 
     def _fits(self, spec: RunSpec) -> bool:
-        if any(_data_of(spec) == _data_of(held.spec) for held in self.held):
+        if any(spec.data_key == held.spec.data_key for held in self.held):
             return True
         trainings = [held.training for held in self.held if held.training is not None]
         every = [e.x for t in trainings for e in t.run.data.environments.values()]
@@ -199,7 +195,7 @@ class _Bundle:
         return sum(held.values()) < DATA_BYTES
 
     def _hold(self, spec: RunSpec, directory: RunDirectory) -> _Held | None:
-        """None, once `ended` is called, for a run that has ended or that another process trains."""
+        """Lock a run; None, after calling `ended`, if it has ended or another process trains it."""
         how: tuple[State, str] | None = None
         held = _Held(spec, directory)
         try:
@@ -259,7 +255,7 @@ class _Bundle:
                 train(list(trainings), ended, progress, interrupts, program)
 
     def fail(self, held: _Held, error: Exception) -> None:
-        """Record the failure of a run; one that a full disk stopped is left for the next launch."""
+        """Record the failure of a run, unless a full disk stopped it: the next launch then trains it."""
         method = None if held.training is None else type(held.training.run.algorithm)
         state, message = _state_after(error, held.directory, method)
         if state is State.FAILED:
@@ -286,7 +282,7 @@ class _Bundle:
 class Heartbeats:
     """A thread, during a `with` block, that writes this process's heartbeat, one file for all its runs.
 
-    It beats by the clock, so that a run with long steps is never taken for lost.
+    It beats by the clock, so that a run with long steps does not count as lost.
     """
 
     def __init__(self) -> None:
@@ -311,7 +307,7 @@ class Heartbeats:
         self._runs[directory] = step
 
     def stop(self, directory: RunDirectory) -> None:
-        """Beat no more for a run, and remove its heartbeat."""
+        """Stop beating for a run, and remove its heartbeat."""
         self._runs.pop(directory, None)
         directory.rest()
 
@@ -333,7 +329,7 @@ class Heartbeats:
 def _state_after(
     error: Exception, directory: RunDirectory, method: type | None = None
 ) -> tuple[State, str]:
-    """The `method` is named where no line of the user's is in the traceback, as after a backward pass."""
+    # `method` is for errors without a line of the user's in the traceback, as in a backward pass
     if is_disk_full(error, directory.path):
         return State.INTERRUPTED, f"{directory.path}: {os.strerror(errno.ENOSPC)}"
     if isinstance(error, FileNotFoundError):

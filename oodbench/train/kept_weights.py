@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 ABOUT = "oodbench"
-"""The only key of the files' metadata: with several, in any order, equal weights would differ in bytes."""
+"""The only key of the files' metadata, since the order of several is random and would change bytes."""
 
 
 Seen = tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]
@@ -32,7 +32,7 @@ class Judge:
     """Judges the steps of one run by a selection rule and the run's own records."""
 
     def __init__(self, rule: "Rule", evidence: Sequence[tuple[str, str]], dataset: Dataset) -> None:
-        """Take the environments and splits by which the rule judges the run as `evidence`."""
+        """`evidence` holds the environments and splits by which the rule judges the run."""
         self._rule, self.evidence = rule, evidence
         self.metric = rule.metric or dataset.metric
         is_main = self.metric == dataset.metric
@@ -57,7 +57,7 @@ class Judge:
         return np.where(np.isfinite(values), values, np.nan), shares(counts, self._environments)
 
     def cost(self, steps: Sequence[Seen]) -> float:
-        """The last step's score, negated where higher is better; infinite where it is NaN."""
+        """The last step's score, negated if higher is better, infinite if it is NaN."""
         from oodbench.selection import score_by
 
         values, weights = map(np.stack, zip(*steps, strict=True))
@@ -68,8 +68,8 @@ class Judge:
 class KeptWeights:
     """The files of a run's kept weights: for each rule, those of the step that it would choose so far.
 
-    The file of a superseded step is deleted only when a checkpoint of a later step than the new one's
-    is written: a run that is resumed before that may choose the old step again.
+    The file of a superseded step is deleted only once a checkpoint later than the new step is written: a
+    run that is resumed before that may choose the old step again.
     """
 
     def __init__(self, run: Run, directory: RunDirectory) -> None:
@@ -100,7 +100,7 @@ class KeptWeights:
         return rules
 
     def record(self, evaluations: Sequence[Mapping[str, Any]], ends: bool) -> None:
-        """Keep the evaluated weights for the rules that would choose them; `ends` marks the last ones."""
+        """Keep the evaluated weights for the rules that would choose them; `ends` marks the last step."""
         step = self._run.step
         before = dict(self._best)
         rules = self._improved(step, evaluations)
@@ -115,11 +115,11 @@ class KeptWeights:
 
     @property
     def wait_for_checkpoint(self) -> bool:
-        """Whether a checkpoint must come before `delete_superseded`."""
+        """Whether `delete_superseded` has to wait for a checkpoint."""
         return any(step != self._best[rule][1] for rule, (_, step) in self._safe.items())
 
     def delete_superseded(self) -> None:
-        """Delete the files that no resumed run needs. Call it after a checkpoint, or when the run ends."""
+        """Delete the files that a resumed run does not need, after a checkpoint or when the run ends."""
         for rule, (_, step) in self._safe.items():
             if step != self._best[rule][1]:
                 self._delete(rule, step)

@@ -61,7 +61,7 @@ class Data:
     runs of this process with the same data."""
 
     def with_mislabeled(self) -> dict[str, dict[str, Tensor]]:
-        """The splits, with `mislabeled` examples as a further one where labels are noisy."""
+        """The splits, with a further one of `mislabeled` examples if labels are noisy."""
         of_noise = {n: {MISLABELED: i} for n, i in self.mislabeled.items()}
         return {n: {**of, **of_noise.get(n, {})} for n, of in self.splits.items()}
 
@@ -71,7 +71,7 @@ class Data:
 
 
 _Source = tuple[str, str, int, float, Path | None, str]
-"""The arguments of `_load`, on which a run's data depend, besides what is fitted to training examples."""
+"""The arguments of `_load`, which determine a run's data before anything is fitted to them."""
 
 
 def load_environments(
@@ -89,12 +89,12 @@ def load_environments(
 ) -> Data:
     """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
 
-    Where an environment's unseen examples are not those for training, a `held_out` one has the former and
-    all others have the latter. If the dataset separates clusters, no training example is in a cluster of a
-    held-out environment. If the dataset fits a preprocessing step, it is fitted to the training examples
-    and applied to all inputs, unless `changed` is false. All but the `test_environments` have the `noise`,
-    see `oodbench.data.noise`.
-    Examples without any known label are in no split. Raises UserError for data that do not suit their task.
+    Of examples that are for training or unseen, a `held_out` environment has the unseen, others have the
+    former. If the dataset separates clusters, training examples in a cluster of a held-out environment are
+    left out. A preprocessing step of the dataset is fitted to the training examples and applied to all
+    inputs, unless `changed` is false. All but the `test_environments` have the `noise`, see
+    `oodbench.data.noise`. Examples without a known label are left out of splits. Raises UserError for data
+    that do not suit their task.
     """
     source = dataset, json.dumps(options, sort_keys=True), trial, holdout, data_dir, device
     data = _load(*source)
@@ -117,10 +117,9 @@ def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
 def estimated(
     spec: RunSpec, dataset: Dataset, settings: TrainSettings
 ) -> tuple[Callable[[Tensor], Tensor], StandardUnits | None]:
-    """What a run estimates from the examples that it trains on.
+    """The change of inputs before `Dataset.transform`, and the units of targets, that a run estimates.
 
-    These are the change of inputs before `Dataset.transform`, and the units of targets. No data are read
-    if nothing has to be estimated.
+    Data are read only if something has to be estimated.
     """
     if not fits(dataset) and not dataset.standardises_targets:
         return (lambda x: x), None
@@ -252,8 +251,8 @@ def split(
     """Sorted indices of the splits `in` (trained on, or scored) and `out` (for selection).
 
     `out` is a share `holdout` of the examples, at least one cluster: examples of a cluster stay together.
-    The splits depend on (dataset, environment, trial) alone; data that bring their own keep them. With
-    `holdout` 0 everything is `in` and there is no `out`.
+    The splits depend on (dataset, environment, trial) alone, unless the data have theirs. With `holdout` 0
+    everything is `in`, without an `out`.
     """
     count = len(environment.y)
     if holdout == 0:
@@ -321,7 +320,7 @@ def batches(
 
 
 def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> None:
-    """Fit a method that asks for it to all examples of the training environments `names`, pooled."""
+    """Fit a method with `fit_examples` to the pooled examples of the training environments `names`."""
     if not algorithm.overrides("fit_examples"):
         return
     pooled = [part(data.environments[name], data.splits[name]["in"]) for name in names]
@@ -364,9 +363,8 @@ def _drawn_batches(
         if environment.attributes is not None:
             attributes.append(environment.attributes[index])
         if balanced:
-            labels.append(
-                y.long() if balanced == "classes" else task.groups(y, attributes[-1], count)
-            )
+            is_of_classes = balanced == "classes"
+            labels.append(y.long() if is_of_classes else task.groups(y, attributes[-1], count))
     transform = data.dataset.transform
     needs = algorithm.needs
     return Batches(

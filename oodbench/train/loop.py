@@ -20,9 +20,9 @@ from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 
 CHECK_EVERY = 50
-"""The steps between two looks at the losses: a run that diverges ends there."""
+"""The steps between two checks of the losses, where a diverged run ends."""
 BLOCK_SECONDS = 1.0
-"""About the longest time between two looks at the clock and at interrupts."""
+"""About the longest time between two checks of the clock and of interrupts."""
 CHECKPOINT_SECONDS = 10.0
 EVALUATION_CHECKPOINT_SECONDS = 1.0
 """Seconds after which a checkpoint is due at any step, and at an evaluation."""
@@ -45,7 +45,7 @@ class Program:
         return [self.runs[k].evaluate() for k in which]
 
     def sync_to_runs(self) -> None:
-        """Write what the program holds of the runs' states into the runs."""
+        """Write the states that the program holds into the runs."""
 
 
 @dataclass(eq=False)
@@ -90,8 +90,8 @@ class Training:
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> None:
         """Write a record, after the predictions and weights that are kept of its step.
 
-        The record of a diverged run has the step that the network is at, which is after the first loss
-        that was not finite, and no means of the losses.
+        The record of a diverged run has the network's step, which is after the first loss that was not
+        finite, and no means of the losses.
         """
         if self.run.settings.keep_predictions:
             self.run.keep_predictions(self.directory)
@@ -119,8 +119,8 @@ class Training:
 def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Training:
     """Restore the run and its records from its checkpoint, or start it with no records.
 
-    The caller holds the run's lock. A checkpoint that cannot be used is warned of. Raises UserError for a
-    spec that cannot be run.
+    The caller holds the run's lock. An unusable checkpoint gives a warning. Raises UserError for a spec
+    that cannot be run.
     """
     run = Run(spec, settings)
     if directory.checkpoint.is_file():
@@ -129,7 +129,7 @@ def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Tr
             return Training(run, directory)
         except UnfitError as error:
             warnings.warn(
-                f"{directory.checkpoint} is not used: {error}; the run starts anew", stacklevel=1
+                f"{directory.checkpoint} is not used: {error}; the run starts again", stacklevel=1
             )
             directory.checkpoint.unlink()
             run = Run(spec, settings)
@@ -221,7 +221,7 @@ def save_checkpoint(run: Run, directory: RunDirectory) -> None:
 
 
 def _copied(state: Any) -> Any:
-    """Copy the tensors: saving a view would save its whole matrix."""
+    # saving a view would save its whole matrix
     if isinstance(state, Mapping):
         return {key: _copied(value) for key, value in state.items()}
     if isinstance(state, list):

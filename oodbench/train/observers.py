@@ -35,12 +35,12 @@ class Observer:
     """
 
     package: ClassVar[str] = ""
-    """The package that it imports, if any; for those of this package, an extra has the observer's name."""
+    """The package that it imports, if any; an extra of oodbench for it has the observer's name."""
 
     def started(self, spec: RunSpec, step: int) -> None:
         """Called when the run begins; `step` is above 0 if it resumes from a checkpoint.
 
-        A MissingError, as for an account, is said once, and the process's later runs have no such observer.
+        A MissingError, as for an account, is reported once; later runs of the process lack the observer.
         """
 
     def evaluated(self, record: Mapping[str, Any]) -> None:
@@ -80,7 +80,9 @@ class Observers:
                 except Exception as error:
                     del self._makers[name]
                     what = described(error)
-                    warnings.warn(f"{self._run} is no longer told to {name}: {what}", stacklevel=2)
+                    warnings.warn(
+                        f"{self._run} is no longer reported to {name}: {what}", stacklevel=2
+                    )
 
 
 def curves(record: Mapping[str, Any]) -> dict[str, float]:
@@ -173,7 +175,7 @@ class _TensorBoard(Observer):
     def started(self, spec: RunSpec, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        purged = step + 1 if step else None  # what a killed run has written later
+        purged = step + 1 if step else None  # what a killed run wrote after its checkpoint
         self.writer = SummaryWriter(f"events/{spec.label}/{spec.id}", purge_step=purged)
 
     def evaluated(self, record: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Any], ...] = 
     (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     # None and not the CPU, which torch would keep as a mode that slows every call
     (
-        lambda: torch.empty(0).device,  # get_default_device of torch 2.4 knows no None
+        lambda: torch.empty(0).device,  # torch 2.4's get_default_device does not know None
         lambda device: torch.set_default_device(None if device.type == "cpu" else device),
         torch.device("cpu"),
     ),
@@ -52,7 +52,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Any], ...] = 
     ),
     (partial(getattr, cudnn, "allow_tf32"), partial(setattr, cudnn, "allow_tf32"), True),
     # a product with a subnormal number takes a hundred times as long, as in the moments of components that
-    # a mask has kept from moving; where they are flushed, half of the smallest normal number is 0
+    # a mask keeps from moving; if they are flushed, half of the smallest normal number is 0
     (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal, True),
     (torch.get_num_threads, torch.set_num_threads, None),
 )
@@ -61,7 +61,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Any], ...] = 
 
 @contextmanager
 def clean_process(threads: int) -> Iterator[None]:
-    """Give the process torch's default settings and a number of threads; afterwards restore its own."""
+    """Within the block, the process has torch's default settings and a number of threads."""
     before = [read() for read, _, _ in _SETTINGS]
     _write([clean for _, _, clean in _SETTINGS])
     torch.set_num_threads(threads)
@@ -79,7 +79,7 @@ def _write(values: Sequence[Any]) -> None:
 
 @contextmanager
 def products_in(precision: str) -> Iterator[None]:
-    """Compute float32 matrix products and convolutions in TF32 within the block if `precision` is `tf32`.
+    """Within the block, float32 matrix products and convolutions are in TF32 if `precision` is `tf32`.
 
     Otherwise torch's defaults hold: products in float32, convolutions in TF32 on CUDA devices that
     support it.

@@ -46,7 +46,7 @@ from oodbench.train.settings import TrainSettings
 
 
 def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem:
-    """The `Problem` that a run's algorithm is built from; `sizes`: of its training environments."""
+    """The `Problem` of a run's algorithm; `sizes` are those of its training environments."""
     return Problem(
         dataset.input_shape,
         dataset.task,
@@ -65,7 +65,7 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     """The algorithm of a run with its initial weights, on its device.
 
     The network's weights depend on the network with its hyperparameters and on (dataset, test
-    environments, trial) alone; what the algorithm adds to it depends on its name too.
+    environments, trial) alone; what the algorithm adds depends on its name, too.
     """
     shared = ("init", spec.dataset, spec.test_environments, spec.trial)
     network = build(
@@ -103,7 +103,7 @@ def _about_data(dataset: Dataset) -> dict[str, Any]:
 
 
 def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
-    """Copy the metrics of S updates from the device at once: S values of each metric.
+    """S values of each metric of S updates, copied from the device at once.
 
     A value is a number or, for metrics (K,) of K runs, a list.
     """
@@ -126,7 +126,7 @@ class Run:
     """A run in memory: its algorithm, its batches and how far it is."""
 
     def __init__(self, spec: RunSpec, settings: TrainSettings) -> None:
-        """Refuse, by a UserError, a spec that cannot be run on the device."""
+        """Raise UserError for a spec that cannot be run on the device."""
         check_precision(spec.precision, settings.device)
         self.spec = spec
         self.settings = settings
@@ -235,15 +235,12 @@ class Run:
         if self.spec.adapt is None:
             return evaluations
         with self.evaluated_weights():
-            return with_adaptation(
-                *(self.spec, self.algorithm, self.data, self.scored),
-                evaluations,
-                self.loader_workers,
-            )
+            about = (self.spec, self.algorithm, self.data, self.scored)
+            return with_adaptation(*about, evaluations, self.loader_workers)
 
     @torch.no_grad()
     def validate(self) -> None:
-        """Give the loss on held-out data to a weight average and to a method that need it."""
+        """Give the loss on held-out data to a weight average and a method that need it."""
         method = self.algorithm
         method.eval()
         if self.average is not None and self.average.by_validation:
@@ -271,9 +268,8 @@ class Run:
         splits = self.data.splits
         held_out = {name: splits[name].get("out", torch.empty(0)) for name in self.names}
         if not any(map(len, held_out.values())):
-            held_out = {
-                n: torch.cat([*splits[n].values()]) for n in self.spec.validation_environments
-            }
+            validation = self.spec.validation_environments
+            held_out = {name: torch.cat([*splits[name].values()]) for name in validation}
         parts = self._parts({name: index for name, index in held_out.items() if len(index)})
         if not parts[0]:
             raise UserError(f"{self.spec.dataset}: no example is held out for validation")
@@ -287,17 +283,17 @@ class Run:
     @torch.no_grad()
     def own_metrics(self) -> list[Evaluation]:
         """The dataset's metrics of the predictor itself."""
-        device = self.settings.device
+
+        def predict(x: Tensor) -> Tensor:
+            return self.in_units(self.algorithm.predict(x.to(self.settings.device))).cpu()
+
         with self.evaluated_weights():
-            found = self.data.dataset.predictor_metrics(
-                lambda x: self.in_units(self.algorithm.predict(x.to(device))).cpu(),
-                self.spec.trial,
-            )
+            found = self.data.dataset.predictor_metrics(predict, self.spec.trial)
         return [Evaluation(None, None, name, value, 1) for name, value in found.items()]
 
     @torch.no_grad()
     def keep_predictions(self, directory: RunDirectory) -> None:
-        """Write the logits of every example at this step, and once a run the targets and splits."""
+        """Write the logits of every example at this step, and once for the run targets and splits."""
         self.algorithm.eval()
         with self.evaluated_weights():
             drawn = drawn_batches(self.spec, self.algorithm, self.data.splits)
@@ -312,8 +308,7 @@ class Run:
             return
         examples, inputs = {}, {}
         for name, environment in self.scored.items():
-            fit_to_training = fits(self.data.dataset)
-            inputs[name] = FITTED if fit_to_training else digest_of(environment.x)
+            inputs[name] = FITTED if fits(self.data.dataset) else digest_of(environment.x)
             out = torch.zeros(len(environment.y), dtype=torch.bool)
             out[self.data.splits[name].get("out", torch.empty(0, dtype=torch.long)).cpu()] = True
             examples[name] = (environment.y.cpu().numpy(), out.numpy())

@@ -1,10 +1,10 @@
-"""The settings with which a process trains runs, and the requests that it takes meanwhile."""
+"""The settings with which a process trains runs, and requests made to it meanwhile."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 MAX_VECTORIZED = 64
-"""The most runs that are trained as one program unless the user gives a number: more gain little."""
+"""The most runs that are trained as one program by default: more gain little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,13 @@ class TrainSettings:
     """The fraction of the device's memory for each worker."""
 
     run_timeout: float | None = None
-    """Seconds after which a process ends whose run has not, and the run counts as failed; with it
-    those that are vectorized together. None: never."""
+    """Seconds after which a run fails that has not ended, with its process and all runs that are vectorized
+    with it. None: never."""
 
 
 @dataclass
 class Interrupts:
-    """Requests to the run being trained, made by signals; it looks at them every second or step."""
+    """Requests to the run being trained, made by signals and checked every second or step."""
 
     save: bool = False
     stop: bool = False

@@ -1,4 +1,4 @@
-"""Checkpoints and records that do not fit each other or their run: the run starts anew."""
+"""Checkpoints and records that do not fit each other or their run: the run starts again."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -88,11 +88,11 @@ def test_a_run_whose_records_are_not_all_there_starts_anew(
 ) -> None:
     metrics = directory.path / "metrics.jsonl"
     metrics.write_bytes(damage(metrics.read_bytes()))
-    with pytest.warns(UserWarning, match="the 2 records .* not all there; the run starts anew"):
+    with pytest.warns(UserWarning, match="the 2 records .* not all there; the run starts again"):
         assert first_step_of(spec(), directory, undisturbed) == 1
 
 
-@pytest.mark.filterwarnings("ignore:.*the run starts anew")
+@pytest.mark.filterwarnings("ignore:.*the run starts again")
 def test_power_cuts_lose_no_number_unseen(directory: RunDirectory) -> None:
     """The end of the records is lost, or NULs stand for it, while later files are on the disk."""
     run, metrics = spec(), directory.path / "metrics.jsonl"
@@ -168,7 +168,7 @@ def test_a_checkpoint_of_another_form_starts_the_run_anew(
 ) -> None:
     state = torch.load(directory.checkpoint, weights_only=True)
     torch.save(forms()[name](state), directory.checkpoint)
-    with pytest.warns(UserWarning, match="checkpoint.pt is not used: .*; the run starts anew"):
+    with pytest.warns(UserWarning, match="checkpoint.pt is not used: .*; the run starts again"):
         assert first_step_of(spec(), directory, undisturbed) == 1
 
 

@@ -134,7 +134,7 @@ def test_what_was_written_by_halves_is_redone(tmp_path: Path) -> None:
     again = RunDirectory(Path(shutil.copytree(torn.path, tmp_path / "c")))
     execute(spec, torn, SETTINGS)
     again.checkpoint.write_bytes(again.checkpoint.read_bytes()[:1000])
-    with pytest.warns(UserWarning, match="cannot be read .* the run starts anew"):
+    with pytest.warns(UserWarning, match="cannot be read .* the run starts again"):
         execute(spec, again, SETTINGS)
     assert records_of(torn) == records_of(again) == records_of(undisturbed)
 

@@ -1,14 +1,13 @@
 """Many runs trained as one program; a run's numbers do not depend on the other runs in it.
 
-Runs of a bundle differ in test environments and numbers alone: trial, draw, and hyperparameters that fix
-no shape. `why_alone` says which runs are vectorized, by the run alone. A row's bits depend on no other
-row: operations over runs are elementwise in them or batched products; a program of one run holds it
-twice, because batched kernels round a batch of one differently, and as often as it takes for no tensor to
-have a remainder (`arithmetic.Remainders`); hyperparameters that can be drawn are tensors in every
-program, because a Python number is folded into the arithmetic in another way. Runs that are behind catch
-up first, and each stops at the steps at which it would by itself, so that any program goes on from its
-checkpoint. On a GPU the kernels that are chosen depend on the sizes, and the same runs agree up to round-
-off.
+Runs of a bundle differ in test environments and numbers alone: trial, draw, and hyperparameters that do
+not change shapes. `why_alone` says whether a run is vectorized, by the run alone. A row's bits do not
+depend on other rows: operations over runs are elementwise in them or batched products; a program repeats
+runs so that it has at least two, because batched kernels round a batch of one differently, and so that
+tensors have no remainder (`arithmetic.Remainders`); hyperparameters that can be drawn are tensors in every
+program, because a Python number enters the arithmetic in another way. Runs that are behind catch up first,
+and each stops at the steps at which it would by itself, so that any program can continue from its
+checkpoint. On a GPU the chosen kernels depend on the sizes, and the same runs agree up to rounding.
 """
 
 import math
@@ -46,8 +45,8 @@ LEAF = (
 )
 IN_PLACE = "changes a tensor in place: return a buffer's next value from `next_buffers`"
 ADVICE = {
-    "cannot be empty": "takes gradients by `torch.autograd`, for which the parameters of many runs are "
-    "none: call `self.risk_gradients(out)`",
+    "cannot be empty": "takes gradients by `torch.autograd`, which does not see the "
+    "parameters of many runs: call `self.risk_gradients(out)`",
     "requires_grad_()": LEAF,
     "does not require grad": LEAF,
     "data-dependent control flow": "branches in Python on a tensor (`if`, `or`, `max`): write arithmetic "
@@ -82,10 +81,7 @@ def why_alone(run: Run) -> str | None:
 
 
 def capacity(run: Run) -> int:
-    """How many such runs fit into the memory that one program may take, at least one.
-
-    On a GPU it is measured, by the gradients of one step.
-    """
+    """The number of such runs, at least one, that fit into a program's memory, on a GPU as measured."""
     settings = run.settings
     if settings.device == "cpu":
         return max(1, CPU_BYTES // _bytes(run))
@@ -103,7 +99,7 @@ def _inputs(run: Run) -> int:
 
 @torch.no_grad()
 def _products(run: Run) -> int:
-    """Multiplications that predict an input: a convolution uses a weight many times."""
+    """The multiplications for an input; a convolution uses a weight many times."""
     found = [0]
     layers = [m for m in run.algorithm.modules() if isinstance(m, LAYERS)]
     hooks = [
@@ -137,10 +133,8 @@ def why_not(run: Run) -> str | None:
     draws_environments = 0 < algorithm.hparams.environments_per_step < len(run.names)
     if cls.overrides("update"):
         return "it has an update of its own"
-    if (
-        set(algorithm.optimizers) != {"main"}
-        or shared_options(algorithm.optimizers["main"]) is None
-    ):
+    main = algorithm.optimizers.get("main")
+    if main is None or len(algorithm.optimizers) > 1 or shared_options(main) is None:
         return "it has an optimizer of its own"
     if draws_environments and cls.overrides("objective"):
         return "its objective is of environments that every run draws for itself"
@@ -197,10 +191,7 @@ def program_key(run: Run) -> tuple[object, ...]:
 
 
 def explained(error: BaseException) -> str | None:
-    """Say in a sentence which function `vmap` cannot take, where, and what to write instead.
-
-    None for an error that is not known to be `vmap`'s.
-    """
+    """A sentence on what `vmap` cannot take, where, and what to write instead; None for other errors."""
     text = str(error)
     advice = next((advice for words, advice in ADVICE.items() if words in text), None)
     if advice is None:

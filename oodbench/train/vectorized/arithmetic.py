@@ -1,8 +1,8 @@
 """Linear layers of K runs as one product, the gradients of their environments' risks, and remainders.
 
-Where a network runs under `vmap` over the parameters of many runs, a linear layer is a batched
-matrix product. Here it is one on columns, an input's examples side by side in memory: several times
-as fast on a CPU for narrow layers as the product on rows that `torch` makes of it.
+Under `vmap` over the parameters of many runs, a linear layer is a batched matrix product. Here it is one on
+columns, with an input's examples side by side in memory: for narrow layers it is several times as fast on a
+CPU as torch's product on rows.
 """
 
 import math
@@ -33,10 +33,10 @@ COLUMNS = 32
 
 
 class Collector:
-    """A collector of the gradients of E environments' risks from every layer, and of what they become."""
+    """Collects the gradients of E environments' risks from every layer, and combines them."""
 
     def __init__(self, environments: int, combine: Combine, anchor: Tensor) -> None:
-        """Take `combine`, from (K, E, *shape) to (K, *shape), and as `anchor` anything trained."""
+        """Take `combine`, from (K, E, *shape) to (K, *shape), and any trained tensor as `anchor`."""
         self.environments = environments
         self.anchor = anchor
         self._stacks: dict[Tensor, Tensor] = {}
@@ -57,10 +57,10 @@ class Collector:
     def _add(self, parameter: Tensor | None, make: Callable[[], Tensor]) -> None:
         if parameter is None or not parameter.requires_grad:
             return
-        made = make()  # a layer may be used more than once
-        self._stacks[parameter] = (
-            self._stacks[parameter] + made if parameter in self._stacks else made
-        )
+        made = make()
+        if parameter in self._stacks:  # a layer may be used more than once
+            made = self._stacks[parameter] + made
+        self._stacks[parameter] = made
 
     def combined(self) -> dict[Tensor, Tensor]:
         """The gradient of each parameter, (K, *shape), after the backward pass."""
@@ -90,26 +90,25 @@ class _Tapped(torch.autograd.Function):
         give: Callable[[Tensor, Tensor], Tensor],
     ) -> tuple[Tensor, int]:
         """The layers of K runs: inputs (K, ..., I), weights (K, O, I), biases (K, O)."""
-        placed = []
+        batched = []
         for tensor, dim in zip((x, weight, bias), in_dims, strict=False):
             if tensor is not None and dim is None:
                 tensor = tensor.expand(info.batch_size, *tensor.shape)
-            placed.append(tensor.movedim(dim, 0) if tensor is not None and dim else tensor)
-        x, weight, bias = placed
+            batched.append(tensor.movedim(dim, 0) if tensor is not None and dim else tensor)
+        x, weight, bias = batched
         shape = x.shape
         columns = x.flatten(1, -2).mT
         weight = weight.detach()
-        out = (
-            weight @ columns
-            if bias is None
-            else torch.baddbmm(bias.detach().unsqueeze(2), weight, columns)
-        )
+        if bias is None:
+            out = weight @ columns
+        else:
+            out = torch.baddbmm(bias.detach().unsqueeze(2), weight, columns)
         return torch.unflatten(give(columns.detach(), out).mT, 1, shape[1:-1]), 0
 
 
 @contextmanager
 def vectorized_linear(network: nn.Module, collector: Collector | None = None) -> Iterator[None]:
-    """Have the linear layers of `network` run on columns under a single `vmap`, within the block.
+    """Within the block, the linear layers of `network` run on columns under a single `vmap`.
 
     With a collector their parameters count as constants, and the collector takes their gradients.
     """
@@ -147,7 +146,7 @@ def _forward(module: nn.Linear, collector: Collector | None) -> Callable[[Tensor
 
 
 class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks, within its block, at the operations of a program of `runs` runs.
+    """Watches, within its block, the operations of a program of `runs` runs.
 
     On a CPU torch computes most of a tensor with vector instructions and the last few elements without. A
     few functions round differently there, as do sums over rows for the last columns. Which elements are the
@@ -162,7 +161,7 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._runs = runs
         self.multiple = 1
-        """A program with a multiple of this many runs leaves no remainders."""
+        """A program of a multiple of so many runs leaves no remainders."""
 
     def __torch_dispatch__(
         self,
@@ -180,7 +179,7 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _at_once(name: str, args: Sequence[Any]) -> int:
-    """How many elements an operation computes at once if the last ones differ, else 1."""
+    """The elements that an operation computes at once if the last ones differ, else 1."""
     if name in FUNCTIONS:
         power = args[1] if name == "pow" and args[1:] else None
         return 1 if isinstance(power, int | float) and power in EXACT_POWERS else ELEMENTS

@@ -1,8 +1,8 @@
 """Optimizers over the parameters of K runs at once, each run with its own rates.
 
 All trained parameters of a run lie in one row of a matrix (K, P), so that an update is a handful of
-operations however many runs and tensors there are. The updates equal those of the
-runs' torch optimizers, whose states are read at the start and written back.
+operations for any number of runs and tensors. The updates equal those of the runs' torch optimizers, whose
+states are read at the start and written back.
 """
 
 import math
@@ -30,7 +30,7 @@ def _adam_numbers(group: Numbers, count: int) -> dict[str, float]:
 
 
 def _adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor, group: Numbers, n: Any) -> None:
-    """The decay is in the gradient; m and v are corrected by way of `size` and `floor`."""
+    # the decay is in the gradient; `size` and `floor` correct m and v
     b1, b2 = group["betas"]
     g = g.addcmul(p, n["decay"])
     m.lerp_(g, 1 - b1)
@@ -76,7 +76,7 @@ VARYING = {"params", "lr", "weight_decay"}
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
-    """The rule of an optimizer, or None if there is none."""
+    """The rule of an optimizer, or None."""
     kind = kind_of(optimizer)
     rule = RULES.get(kind)
     return getattr(kind, "rule", None) if rule is None else rule
@@ -101,7 +101,7 @@ class VectorizedOptimizer:
         optimizers: Sequence[torch.optim.Optimizer],
         parameters: Sequence[Sequence[nn.Parameter]],
     ) -> None:
-        """Take over the states of K optimizers of one kind; `parameters` are those of each row."""
+        """Take the states of K optimizers of one kind, with the `parameters` of each row."""
         rule = rule_of(optimizers[0])
         assert rule is not None
         self._rule = rule
@@ -151,9 +151,8 @@ class VectorizedOptimizer:
 
     def sync_to_runs(self) -> None:
         """Write the states into the runs' own optimizers, as views of the rows."""
-        for k, (optimizer, parameters) in enumerate(
-            zip(self._optimizers, self._parameters, strict=True)
-        ):
+        pairs = zip(self._optimizers, self._parameters, strict=True)
+        for k, (optimizer, parameters) in enumerate(pairs):
             optimizer.state.clear()
             start = 0
             for p in parameters if self._counts[k] else ():

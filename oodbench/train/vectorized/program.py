@@ -1,8 +1,8 @@
 """Many runs as one program: their parameters stacked, their updates and evaluations under `vmap`.
 
-The runs of a program differ in numbers alone: data, initial weights, batches, and hyperparameters that
-fix no shape. Each keeps its own `Run`, whose parameters are views of the program's, so that all
-else that is done with a run (checkpoints, metrics of its own, predictions) sees what the program does.
+The runs of a program differ in numbers alone: data, initial weights, batches, and hyperparameters that do
+not change shapes. Each keeps its `Run`, whose parameters are views of the program's, so that whatever else
+is done with a run (checkpoints, metrics of its own, predictions) sees the program's updates.
 """
 
 import copy
@@ -33,10 +33,10 @@ class VectorizedProgram(Program):
     """K runs at one step, trained as one program."""
 
     def __init__(self, runs: Sequence[Run], multiple: int | None = None) -> None:
-        """Take the runs' parameters and the states of their optimizers into one matrix each.
+        """Stack the runs' parameters, and the states of their optimizers, in matrices.
 
-        The program has a `multiple` of rows, by default so many that no tensor leaves a remainder (see
-        `Remainders`); surplus rows repeat the last run.
+        The number of rows is a `multiple`, by default one for which tensors have no remainder (see
+        `Remainders`); further rows repeat the last run.
         """
         super().__init__(runs)
         if multiple is None:
@@ -50,14 +50,14 @@ class VectorizedProgram(Program):
         self._join()
         self._slots = _slots_of(self._template)
         self._averages = [run.average for run in members if run.average is not None]
-        """The averages of the rows, where weights are averaged."""
+        """The averages of the rows, if weights are averaged."""
         self._averaged = _stacked([average.running for average in self._averages])
         for name, rows in self._averaged.items():
             for average, row in zip(self._averages, rows, strict=True):
                 average.running[name] = row
         self._numbers = _varying([a.hparams for a in self._algorithms], self._matrix)
         self._largest = self._matrix.new_tensor([[a.hparams.clip_norm] for a in self._algorithms])
-        """The largest norms of the gradients, (K, 1), 0 where there is none."""
+        """The largest norms of the gradients, (K, 1), 0 for any."""
         self._batches = _Batches(members)
         self._multiples: dict[torch.Size, int] = {}
         """The multiples of runs that are evaluated together, by the shape of a run's inputs."""
@@ -187,7 +187,7 @@ class VectorizedProgram(Program):
         for algorithm in self._algorithms[: last + 1]:
             algorithm.start_stage(step)
         for rows in (self._matrix, *self._buffers.values()):
-            rows[last:-1] = rows[-1:]  # of its rows the last run has the last one
+            rows[last:-1] = rows[-1:]  # the last run's weights are views of the last of its rows
 
     def gradients(
         self, step: int
@@ -196,7 +196,7 @@ class VectorizedProgram(Program):
         return self._gradients_of(*self._batches[step], step)
 
     def remainders(self) -> Remainders:
-        """Look at the operations of an update without doing it."""
+        """The remainders of an update, which is not applied."""
         step = self.runs[0].step
         batch, noise = self._batches[step]
         found = Remainders(len(self._algorithms))
@@ -221,9 +221,7 @@ class VectorizedProgram(Program):
                 gradients = dict(zip(self._trained, found, strict=True))
             else:
                 totals.sum().backward()
-                names: dict[Tensor, str] = {
-                    p: name for name, p in self._template.named_parameters()
-                }
+                names: dict[Tensor, str] = {p: n for n, p in self._template.named_parameters()}
                 gradients = {names[p]: g for p, g in collector.combined().items()}
         return {"loss": losses.detach(), **metrics}, gradients, buffers
 
@@ -262,7 +260,7 @@ class VectorizedProgram(Program):
         weights: Mapping[str, Tensor],
         grouped: bool = False,
     ) -> dict[int, list[Evaluation]]:
-        # where the data are those of the runs, they may be `grouped`
+        # `grouped` is for the data of the runs themselves
         alike: dict[object, list[int]] = {}
         for k in which:
             alike.setdefault(shapes(*data(self.runs[k])), []).append(k)
@@ -287,7 +285,7 @@ class VectorizedProgram(Program):
     def _predictor(
         self, members: list[int], weights: Mapping[str, Tensor]
     ) -> Callable[[Tensor, slice], Tensor]:
-        """Map inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs."""
+        """A function from inputs (R, N, ...) in memory to the logits (R, N, C) of R of the runs."""
         transform = self.runs[0].data.dataset.transform
         every = to_device(torch.tensor(members), self._matrix.device)
 
@@ -321,7 +319,7 @@ class VectorizedProgram(Program):
 
 
 def _template_of(algorithm: Algorithm) -> Algorithm:
-    """A copy that stands for every run in `vmap`: what differs between runs cannot be read from it."""
+    """A copy that stands for every run in `vmap`, without what differs between runs."""
     template = copy.deepcopy(algorithm)
     template.optimizers = {}
     problem = algorithm.problem
@@ -331,7 +329,7 @@ def _template_of(algorithm: Algorithm) -> Algorithm:
 
 
 def _slots_of(template: Algorithm) -> dict[str, tuple[dict[str, Any], str]]:
-    """The attributes of the template that hold its weights, which `vmap` replaces by the runs'."""
+    """The dictionaries and keys of the template's weights, which `vmap` replaces by the runs'."""
     slots: dict[str, tuple[dict[str, Any], str]] = {
         f"{prefix}.{name}" if prefix else name: (module._parameters, name)
         for prefix, module in template.named_modules()
@@ -341,7 +339,7 @@ def _slots_of(template: Algorithm) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 def _filled(items: list[T], multiple: int = 1) -> list[T]:
-    """Repeat the last item up to a `multiple` of items, and at least two.
+    """The items, at least two, with the last one repeated up to a `multiple`.
 
     Batched kernels round a batch of one differently, and a run's numbers must not depend on how many
     runs the program has.
@@ -369,9 +367,9 @@ def _stacked(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
-    """The hyperparameters that count as tensors, (K,): numbers that are drawn, or that differ.
+    """The hyperparameters that are tensors (K,): numbers that differ or that can be drawn.
 
-    Drawn ones do even if all runs agree: a run's numbers must not depend on the program's other runs.
+    The latter are even if all runs agree: a run's bits must not depend on the program's other runs.
     """
     varying = {}
     for f in fields(hparams[0]):
@@ -401,13 +399,11 @@ class OfEachRun:
 
 
 class _Batches:
-    """The batches of all runs, stacked; those of one trial are made once, noise for every run."""
+    """The batches of all runs, stacked; runs with the same data share batches, but not noise."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._algorithms = [run.algorithm for run in runs]
-        keys = [
-            (r.spec.trial, r.spec.test_environments, r.spec.validation_environments) for r in runs
-        ]
+        keys = [run.spec.data_key for run in runs]
         distinct = list(dict.fromkeys(keys))
         self._feeds = [runs[keys.index(key)].batches for key in distinct]
         self._indices = [distinct.index(key) for key in keys]
@@ -415,10 +411,7 @@ class _Batches:
         self._made: dict[str, Tensor]
 
     def __getitem__(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The fields of `Batch` that there are, and the noise of a step, (K, ...) each.
-
-        Inputs that are vectors lie column by column in memory.
-        """
+        """The tensors of `Batch` and the noise at a step, (K, ...) each; vectors are columns in memory."""
         batches = [feed[step] for feed in self._feeds]
         if not self._last or any(a is not b for a, b in zip(batches, self._last, strict=True)):
             self._last = batches
