@@ -49,7 +49,16 @@ _PLACES = {
 }
 """Modules of functions that are imported at their first use, since they import torch or pandas."""
 _MODULES = {
-    *("adaptations", "algorithms", "conformance", "datasets", "errors", "hparams", "metrics"),
+    *(
+        "adaptations",
+        "algorithms",
+        "arithmetic",
+        "conformance",
+        "datasets",
+        "errors",
+        "hparams",
+        "metrics",
+    ),
     *("networks", "optimizers", "registry", "selection", "steps", "tasks"),
 }
 """Modules that users write their classes with, imported at their first use, too."""

@@ -125,7 +125,7 @@ def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in known:
-                raise unknown("argument", name, known, f"oodbench.{function.__name__}")
+                raise unknown("argument", name, known, f"oodbench.{function.__qualname__}")
         return function(*args, **kwargs)
 
     return wrapper

@@ -47,6 +47,19 @@ class Commands(TyperGroup):
             command.short_help = command.help.partition("\n\n")[0]
         return command
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; an error on `--out` says where a results directory is its argument."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            wrong: Any = error
+            if getattr(error, "option_name", "") == "--out":
+                known = [getattr(each, "help", None) or "" for each in wrong.ctx.command.params]
+                if any("results director" in text for text in known):
+                    name, wrong.possibilities = wrong.ctx.info_name, ()
+                    wrong.message += f"; the results directory is the argument: {name} DIR"
+            raise
+
 
 Plugins = Annotated[
     list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")

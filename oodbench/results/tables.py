@@ -285,7 +285,10 @@ def tidy(frames: Tables) -> pd.DataFrame:
     columns = [values[["id"]], wide[RUN_COLUMNS], values.drop(columns="id"), wide[list(hparams)]]
     joined: pd.DataFrame = pd.concat(columns, axis=1)
     plain = joined["id"].astype(object).str.partition("@")[0]  # ids of repeated runs: ID@1
-    return joined.assign(id=plain.astype("category"))
+    joined["id"] = plain
+    for name in joined.select_dtypes("category"):  # a filter keeps empty ones, and pandas warns
+        joined[name] = joined[name].astype(object)
+    return joined
 
 
 def chosen_once(about: Mapping[str, Any]) -> str:

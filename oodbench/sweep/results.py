@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, names_arguments
 from oodbench.report import why as reasons
 from oodbench.report.cells import with_prediction_metrics
 from oodbench.report.comparison import comparison, table
@@ -103,24 +103,27 @@ class Results:
         found = runs.assign(dataset=runs["dataset_label"], test_environments=tests)
         return found.set_index("id")[list(PLANNED)]
 
+    @names_arguments
     def table(
         self,
         *,
         rule: str | None = None,
         metric: str | None = None,
-        also: Sequence[str] = (),
-        datasets: Sequence[str] = (),
-        rows: Sequence[str] = (),
+        also: str | Sequence[str] = (),
+        datasets: str | Sequence[str] = (),
+        rows: str | Sequence[str] = (),
     ) -> Report:
         """The leaderboard, as `python -m oodbench.report table` prints it.
 
         `rule` selects, `metric` is shown in place of the datasets' own and `also` beside it, for `datasets`
-        and `rows` or all. Raises UserError for what is not there.
+        and `rows`, a name or several, or all. Raises UserError for what is not there.
         """
-        options: dict[str, Any] = {"rule": rule, "metric": metric, "also": also, "rows": rows}
-        found = table(*self.sources, **options, datasets=datasets, allow_mixed=self._allow_mixed)
-        return Report.of(found)
+        names = {"also": also, "datasets": datasets, "rows": rows}
+        several: Any = {k: [v] if isinstance(v, str) else v for k, v in names.items()}
+        options: dict[str, Any] = {"rule": rule, "metric": metric, "allow_mixed": self._allow_mixed}
+        return Report.of(table(*self.sources, **several, **options))
 
+    @names_arguments
     def compare(
         self, baseline: str = BASELINE, *, rule: str | None = None, metric: str | None = None
     ) -> Report:
@@ -130,6 +133,7 @@ class Results:
         """
         return Report.of(comparison(self._tables(rule, metric), baseline, rule, metric))
 
+    @names_arguments
     def why(
         self,
         row: str | None = None,
@@ -149,6 +153,7 @@ class Results:
         cell = reasons.why(self._tables(rule, metric), *names, rule, metric, options=options)
         return Why(**vars(cell))
 
+    @names_arguments
     def model(
         self,
         row: str | None = None,

@@ -170,11 +170,14 @@ def _source(
     from oodbench.networks.base import networks
 
     _ = dataset.higher_is_better  # or a UserError
-    named = sweep.network if training.network is None else training.network
-    network = Component(name=named) if isinstance(named, str) else named
-    if network.name in ("default", usual := dataset.network):
+    network = _component(sweep.network)
+    if network.name != "default":
+        networks.get(network.name)  # also where the dataset has another
+    if training.network is not None:
+        network = _component(training.network)
+    if network.name in ("default", dataset.network):
         fixed = {**dataset.network_hparams, **network.hparams}
-        network = Component(name=usual, hparams=fixed)
+        network = Component(name=dataset.network, hparams=fixed)
     steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
     every = training.evaluate_every or sweep.evaluate_every
     if every != "default" and int(steps) > MAX_EVALUATIONS * every:
@@ -195,6 +198,10 @@ def _source(
         options={each: _options(dataset, each) for each in (False, True)},
         trainable=dataset.trainable(()),
     )
+
+
+def _component(named: str | Component) -> Component:
+    return Component(name=named) if isinstance(named, str) else named
 
 
 def _options(dataset: Any, pretrained: bool) -> dict[str, Any]:

@@ -56,6 +56,12 @@ print("unchanged")
 """
 
 
+def test_portable_arithmetic_can_be_asked_for_before_torch_is_imported() -> None:
+    program = "import sys, oodbench; oodbench.arithmetic.prepare(); print('torch' in sys.modules)"
+    done = python(ROOT, "-c", program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+
+
 @pytest.mark.slow
 def test_importing_everything_changes_nothing_in_the_process() -> None:
     """A fresh process imports the package, its methods and datasets, and the engine."""

@@ -159,6 +159,9 @@ def test_status_shows_running_and_paused_runs(tmp_path: Path) -> None:
     results.run(first).beat(7)
     shown = run("status", out)
     assert "step 7" in shown.output
+    odd = run("status", "tiny.yaml", "--out", out)
+    assert odd.exit_code == 2
+    assert "No such option: --out; the results directory is the argument: status DIR" in odd.output
     assert results.run(second).state() == "lost"
     assert "paused at step 20: IRM on LinearSEM" in shown.output
     header = next(line for line in shown.output.splitlines() if line.startswith("algorithm"))

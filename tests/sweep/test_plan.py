@@ -171,6 +171,13 @@ def test_neutral_hyperparameters_are_not_in_the_id() -> None:
             "'lr' in the hyperparameters of IRM lists 2 values, none for draw 2",
         ),
         ({"algorithms": ["ERM", "ERM"]}, "two algorithms are called 'ERM'"),
+        (
+            {
+                "network": "Resnet81",
+                "datasets": [{"name": "LinearSEM", "training": {"network": "MLP"}}],
+            },
+            "unknown network 'Resnet81'; did you mean ResNet18",
+        ),
         ({"test_environments": [["0.2", "2", "5"]]}, "no environment is left to train on"),
     ],
 )

@@ -87,8 +87,21 @@ def test_its_results_are_what_the_reports_print(
     assert isinstance(table, pd.DataFrame) and set(table["label"]) == {"ERM", "IRM", "constant"}
     assert "<table" in table._repr_html_() and "Selection train_val" in table._repr_html_()
     assert type(table.query("label == 'ERM'")) is pd.DataFrame
+    label = results.plan()["dataset"].iloc[0]
+    one = results.table(rows="ERM", datasets=label, also="mse")
+    assert str(one) == str(results.table(rows=["ERM"], datasets=[label], also=["mse"]))
     with pytest.raises(UserError, match="unknown algorithm 'IRN'; did you mean IRM"):
         results.why("IRN")
+    wrong: dict[str, Any] = {"dataset": "LinearSEM"}
+    with pytest.raises(
+        UserError, match=r"argument 'dataset' in oodbench\.Results\.table; did .*datas"
+    ):
+        results.table(**wrong)
+    records = results.records
+    with warnings.catch_warnings(action="error"):
+        of_erm = records[records["label"] == "ERM"]
+        by_row = of_erm.pivot_table("value", ["label", "environment"], "metric")
+    assert {row for row, _ in by_row.index} == {"ERM"} and {*map(type, of_erm["label"])} == {str}
 
 
 def test_boards_are_opened_by_their_names() -> None:
