@@ -178,6 +178,9 @@ class Algorithm(nn.Module):
     2. `combine(gradients)`: how the environments' gradients of one parameter become one;
     3. `update(batch, step)`: the whole step.
 
+    Methods find the network in `self.network`, what the run is about (`environments`, `task`, `steps`, ...)
+    in `self.problem`, and hyperparameters in `self.hparams`.
+
     The other hooks change the rest of a step. In the order of a step, the hooks are `start_stage`,
     `environments_at`, `noise`, `prepare`, (the forward pass), `next_buffers`, `objective`, `schedule`.
 

@@ -23,9 +23,9 @@ Selection = Annotated[
     str | None,
     typer.Option(
         "--rule",
-        help="The selection rule: train_val, val_env, leave_one_out, oracle or a plug-in's, or "
-        "RULE:METRIC to judge by another metric; by default that of a board's headline or what the sweep "
-        "names, else val_env where it holds validation environments out, else train_val.",
+        help="The selection rule: train_val, val_env, leave_one_out, worst_inferred, oracle or a "
+        "plug-in's, or RULE:METRIC to judge by another metric; by default that of a board's headline or "
+        "what the sweep names, else val_env where it holds validation environments out, else train_val.",
     ),
 ]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]

@@ -12,6 +12,8 @@ import yaml
 from typer.testing import CliRunner
 
 import oodbench
+from oodbench.datasets import datasets, make
+from oodbench.errors import UserError
 from oodbench.sweep.file import Sweep, validate
 from oodbench.version import __version__
 from tests.conftest import made_once
@@ -110,6 +112,16 @@ def test_the_guides_methods_and_dataset_run(trained: Path) -> None:
     records = oodbench.load(trained / "results" / "mine")
     assert set(records["algorithm"]) == {"ERM", *GUIDES}
     assert set(records["state"]) == {"done"}
+
+
+def test_the_guides_dataset_has_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_classes", dict(datasets.items()))
+    (code,) = blocks("guide/add_dataset.md", "python")
+    exec(code, {"__name__": "clouds"})
+    found = make("Clouds", {"size": 50, "environments": 4}).load(0)
+    assert [len(e.y) for e in found.values()] == [50] * 4
+    with pytest.raises(UserError, match=r"'sizes' .*; did you mean size"):
+        make("Clouds", {"sizes": 50})
 
 
 def shown_commands() -> list[str]:

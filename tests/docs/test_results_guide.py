@@ -111,6 +111,8 @@ def test_pandas_alone_makes_the_mean_ranks(folder: Path, monkeypatch: pytest.Mon
     lines = codes["judge("].splitlines()
     ours: dict[str, Any] = {}
     exec("\n".join([*lines[:-1], f"wanted = {lines[-1]}"]), ours)
+    listed = PAGE.partition("Its columns are ")[2].partition(", which `help(")[0]
+    assert re.findall(r"`(\w+)`", listed) == list(ours["table"])
     alone: dict[str, Any] = {}
     for name in ("leaderboard =", "mean_ranks ="):
         exec(codes[name], alone)
