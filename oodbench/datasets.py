@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
+from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -284,14 +285,6 @@ class Dataset(ABC):
         """
         return {}
 
-    def read(self, new: Any) -> Tensor:
-        """The inputs (N, ...) of new examples, in the form in which environments hold them.
-
-        A trained model can predict them. `new` is a list of files for datasets of images, and a data frame
-        or a file for a table. Raises UserError for what cannot be read.
-        """
-        raise UserError(f"{self.name} cannot read new examples: give a model the inputs themselves")
-
     def trainable(self, held_out: Collection[str]) -> tuple[str, ...]:
         """The environments to train on when others are held out, in the dataset's order."""
         never = {*held_out, *self.evaluation_environments}
@@ -351,6 +344,13 @@ class FileDataset(Dataset):
     def cache(self, workers: int) -> None:
         """Store what every run would compute again, such as decoded images, with `workers` threads."""
         raise UserError(f"{self.name} has nothing to cache")
+
+    def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
+        """The inputs (N, ...) of new files, in the form in which environments hold them.
+
+        A trained model can predict them. Raises UserError for files that cannot be read.
+        """
+        raise UserError(f"{self.name} cannot read new files: give a model the inputs themselves")
 
 
 class SampledDataset(FileDataset):

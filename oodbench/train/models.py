@@ -62,7 +62,7 @@ class Model(nn.Module):
         super().__init__()
         self.algorithm = algorithm
         self.dataset = dataset
-        """The dataset; its `read` gives the inputs of new files, or of the rows of a data frame."""
+        """The dataset; that of a table or of images has `read`, which gives inputs of new rows or files."""
         self.spec = info.spec
         """All that the run's numbers depend on."""
         self.step = step
@@ -78,8 +78,8 @@ class Model(nn.Module):
         Raises UserError for inputs of another shape.
         """
         if not isinstance(x, Tensor):
-            hint = "`model.dataset.read` makes one of rows or files"
-            raise UserError(f"a model takes a tensor of inputs, not {type(x).__name__}: {hint}")
+            hint = ": `model.dataset.read` makes one" * hasattr(self.dataset, "read")
+            raise UserError(f"a model takes a tensor of inputs, not {type(x).__name__}{hint}")
         try:
             inputs = self.dataset.transform(self._change(x), None)
         except (ValueError, IndexError, RuntimeError) as error:
