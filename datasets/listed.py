@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
@@ -33,6 +32,9 @@ from oodbench.errors import UserError, unknown
 from oodbench.files import refuse_pointer
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SPLITS = ("in", "out")
 SEVERAL = 10
@@ -176,8 +178,10 @@ class Listed(Dataset):
             for name, index in self.places.items()
         }
 
-    def further(self, new: pd.DataFrame | str | PathLike[str]) -> Cells:
+    def further(self, new: "pd.DataFrame | str | PathLike[str]") -> Cells:
         """The cells of other rows, those of a data frame or a file; raises UserError for what is none."""
+        import pandas as pd
+
         if isinstance(new, pd.DataFrame):
             called = "the data frame"
             return Cells(Path(called), table=table_of_frame(new, called))

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
@@ -29,6 +28,9 @@ from oodbench.errors import UserError, unknown
 from oodbench.hparams import hparam
 
 from .listed import Listed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILL = (
     "the option `missing: median` (or mean) fills such cells by what a run trains on, and says where in an "
@@ -117,7 +119,7 @@ class Table(Listed):
         """The environments in the order of the file, as `Columns` encodes them, the same in every trial."""
         return self.examples({name: self.x[places] for name, places in self.places.items()})
 
-    def read(self, new: pd.DataFrame | str | PathLike[str]) -> Tensor:
+    def read(self, new: "pd.DataFrame | str | PathLike[str]") -> Tensor:
         """The inputs (N, columns) of new rows, a data frame or a file with the columns of inputs.
 
         Other columns are ignored. Raises UserError for a missing column, for a cell that is no number,

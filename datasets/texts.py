@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -16,6 +15,9 @@ from oodbench.datasets import Environment, Metadata, register
 from oodbench.hparams import hparam
 
 from .listed import Listed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @register(
@@ -65,7 +67,7 @@ class Texts(Listed):
         x = self._encoded(self.texts)
         return self.examples({name: x[places] for name, places in self.places.items()})
 
-    def read(self, new: pd.DataFrame | str | PathLike[str]) -> Tensor:
+    def read(self, new: "pd.DataFrame | str | PathLike[str]") -> Tensor:
         """The ids (N, size) of new texts, in a data frame or a file with the column of texts."""
         return self._encoded(self.further(new).texts(self.options.text))
 

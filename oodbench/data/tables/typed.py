@@ -6,10 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.feather
@@ -17,13 +16,14 @@ import pyarrow.parquet
 
 from oodbench.errors import UserError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 ARROW, LINES = (".parquet", ".pq", ".feather", ".arrow"), (".jsonl", ".ndjson")
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\b.*")
 PARTITION = re.compile(r"([^=]+)=(.*)")
 """A folder that holds the rows with one value of a column, such as `year=2020`."""
 TREE = ("environment", "target", "path")
-SPANS = (pd.IntervalDtype, pd.PeriodDtype)
-"""The types of columns that Parquet would hold in pandas' own way: as texts they are categories."""
 
 
 Records = tuple[list[tuple[str, Any]], str]
@@ -164,12 +164,16 @@ def read_table(table: pa.Table) -> Read:
     )
 
 
-def table_of_frame(frame: pd.DataFrame, called: str) -> pa.Table:
-    """A data frame of pandas as a table of Arrow, without its index; raises UserError for mixed types."""
+def table_of_frame(frame: "pd.DataFrame", called: str) -> pa.Table:
+    """A data frame of pandas as a table of Arrow, without its index; raises UserError for mixed types.
+
+    Intervals and periods, which Arrow would hold in pandas' own way, become texts.
+    """
+    import pandas as pd
+
+    own = pd.IntervalDtype, pd.PeriodDtype
     kinds = {name: getattr(kind, "categories", kind) for name, kind in frame.dtypes.items()}
-    spans = [
-        name for name, kind in kinds.items() if isinstance(getattr(kind, "dtype", kind), SPANS)
-    ]
+    spans = [name for name, kind in kinds.items() if isinstance(getattr(kind, "dtype", kind), own)]
     try:
         frame = frame.astype(dict.fromkeys(spans, "string"))
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
