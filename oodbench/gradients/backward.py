@@ -235,7 +235,7 @@ def _tapped(
     trained = [p for p in module.parameters() if p.requires_grad]
 
     def forward(*inputs: Any, **named: Any) -> Any:
-        # unless it maps one tensor to another, the layer runs unchanged: `.grad` of its parameters then shows
+        # unless it maps one tensor to another, the layer runs unchanged: `.grad` of its parameters shows
         # `visit_gradients` that the whole network must fall back
         if named or [*map(type, inputs)] != [Tensor] or len(inputs[0]) % units:
             return type(module).forward(module, *inputs, **named)

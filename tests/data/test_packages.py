@@ -89,4 +89,4 @@ def test_a_python_package_is_read_where_it_is_installed(
     assert read([package], "Sketches", tmp_path) == {"sketches": files}
     (tmp_path / "sketches" / "fonts" / "b.ttf").unlink()
     sentence = refusal(package, tmp_path)
-    assert f"the files of {tmp_path / 'sketches'} are others; `pip install sketches`" in sentence
+    assert f"the files of {tmp_path / 'sketches'} differ; `pip install sketches`" in sentence
