@@ -62,7 +62,7 @@ def test_an_archive_with_other_files_is_refused(package: Package, tmp_path: Path
     for files in ({**FILES, "a.json": b"[]"}, {"a.json": b"{}"}):
         path = archives.write(package, files, tmp_path)
         sentence = refusal(package, tmp_path)
-        assert sentence.startswith(f"Sketches is made of {package}, and the files of {path} are ")
+        assert sentence.startswith(f"Sketches is made of {package}, and the files of {path} differ")
 
 
 def test_another_release_of_a_debian_package_will_do_if_its_files_are_the_same(
