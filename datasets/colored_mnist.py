@@ -26,10 +26,7 @@ from oodbench.tasks import Task
 FOLDER = "MNIST/raw"
 """Where torchvision keeps the files of MNIST under its root."""
 IMAGES, LABELS = f"{FOLDER}/train-images-idx3-ubyte", f"{FOLDER}/train-labels-idx1-ubyte"
-CHECKSUMS = {
-    IMAGES: "6bbc9ace898e44ae57da46a324031adb",
-    LABELS: "a25bea736e30d166cdddb491f175f624",
-}
+CHECKSUMS = {IMAGES: "6bbc9ace898e44ae57da46a324031adb", LABELS: "a25bea736e30d166cdddb491f175f624"}
 NUM_TRAIN = 50_000
 """The last 10,000 of the 60,000 training images of MNIST are the test environment."""
 

@@ -71,9 +71,7 @@ class DesertRodents(RTable):
     validation_environments = (VALIDATION,)
     test_environments = (TEST,)
     columns = Columns(
-        numbers=SIZES,
-        gaps=SIZES,
-        categories={"sex": (EMPTY, "F", "M"), "plot_type": PLOTS},
+        numbers=SIZES, gaps=SIZES, categories={"sex": (EMPTY, "F", "M"), "plot_type": PLOTS}
     )
     input_shape = (len(columns.inputs),)
     repeats = True

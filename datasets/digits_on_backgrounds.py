@@ -7,14 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.datasets import (
-    Dataset,
-    Environment,
-    Metadata,
-    dealt,
-    numbered_environments,
-    register,
-)
+from oodbench.datasets import Dataset, Environment, Metadata, dealt, numbered_environments, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 

@@ -213,9 +213,7 @@ class _Set:
             self._icons, self._aliases = icons["icons"], icons.get("aliases", {})
             self._side = {"width": icons["width"], "height": icons["height"]}
         except (KeyError, ValueError) as error:
-            raise UserError(
-                f"EmojiStyles: the package of {name} holds no icons: {error}"
-            ) from error
+            raise UserError(f"EmojiStyles: the package of {name} has no icons: {error}") from error
         self._by_name = {_plain(icon): icon for icon in [*self._aliases, *self._icons]}
 
     def names(self, icon: str) -> list[str]:

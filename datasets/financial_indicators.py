@@ -153,10 +153,7 @@ def _read(file: Path, rows: int) -> tuple[Tensor, Tensor]:
     wanted = (*INDICATORS, TARGET)
     try:
         table = pd.read_csv(
-            file,
-            usecols=lambda name: name in wanted,
-            dtype="float64",
-            float_precision="round_trip",
+            file, usecols=lambda name: name in wanted, dtype="float64", float_precision="round_trip"
         )
     except ValueError as error:
         reason = " ".join(str(error).split())

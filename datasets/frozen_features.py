@@ -171,9 +171,7 @@ class FrozenFeatures(FileDataset):
         if not file.is_file():
             raise UserError(f"`file` of {self.label}: there is no file {file}")
         if self.options.sha256 not in ("", sha256(file)):
-            raise UserError(
-                f"{file} is not the file of features with SHA-256 {self.options.sha256}"
-            )
+            raise UserError(f"{file} does not have the SHA-256 {self.options.sha256}")
         return file
 
     def _arrays(self) -> Mapping[str, NDArray[np.float32]]:
@@ -317,9 +315,7 @@ def _read_arrays(file: Path, digest: str, who: str) -> Mapping[str, NDArray[np.f
         with open_regular(file) as opened, opened_arrays(opened) as stored:
             arrays = {name: stored[name].astype(np.float32) for name in stored.files}
     except (AttributeError, OSError, ValueError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"`file` of {who}: {file} is not a file of numpy.savez ({error})"
-        ) from error
+        raise UserError(f"`file` of {who}: {file} is not a numpy.savez file ({error})") from error
     if not arrays or any(values.ndim != 2 for values in arrays.values()):
         raise UserError(f"`file` of {who}: {file} must have arrays (N, F)")
     return arrays

@@ -39,11 +39,7 @@ Names = dict[Path, tuple[str, ...]]
 
 @register(
     "ImageFolder",
-    image_metadata(
-        paper="none",
-        licence="the owner's",
-        shift="whatever tells the folders apart",
-    ),
+    image_metadata(paper="none", licence="the owner's", shift="whatever tells the folders apart"),
 )
 class ImageFolder(OwnImages):
     """Images in ROOT/ENVIRONMENT/CLASS/; the last environment is the test one by default.
@@ -121,9 +117,7 @@ class ImageFolder(OwnImages):
             for file, _ in files:
                 match = pattern.search(file.relative_to(self.root).as_posix())
                 if match is None or match[pattern.groups and 1] is None:
-                    raise UserError(
-                        f"ImageFolder: `group: {pattern.pattern}` is not found in {file}"
-                    )
+                    raise UserError(f"ImageFolder: `group: {pattern.pattern}` is not in {file}")
                 found.setdefault(environment, []).append(match[pattern.groups and 1])
         return found
 

@@ -56,9 +56,8 @@ class IRMExample(Dataset):
             noise = torch.randn(3, self.options.num_examples, 2, generator=generator)
             x = scale * noise[0]
             y = x + scale * noise[1]
-            environments[name] = Environment(
-                torch.cat([x, y + noise[2]], 1), y.sum(1, keepdim=True)
-            )
+            inputs = torch.cat([x, y + noise[2]], 1)
+            environments[name] = Environment(inputs, y.sum(1, keepdim=True))
         return environments
 
     def predictor_metrics(

@@ -18,14 +18,7 @@ from torch import Tensor
 from oodbench.columns import Reading
 from oodbench.data.audit import FEW_EXAMPLES
 from oodbench.data.tables.cells import Cells
-from oodbench.data.tables.readings import (
-    MARKS,
-    MOST,
-    Reader,
-    look_alikes,
-    one_spelling,
-    shown,
-)
+from oodbench.data.tables.readings import MARKS, MOST, Reader, look_alikes, one_spelling, shown
 from oodbench.data.tables.typed import table_files, table_of_frame
 from oodbench.datasets import Dataset, Environment, in_order, labelled, md5
 from oodbench.errors import UserError, unknown
@@ -213,9 +206,7 @@ class Listed(Dataset):
 
     def _test_environments(self) -> tuple[str, ...]:
         if not self.options.test_environments:
-            large = tuple(
-                name for name, places in self.places.items() if len(places) >= FEW_EXAMPLES
-            )
+            large = tuple(name for name, rows in self.places.items() if len(rows) >= FEW_EXAMPLES)
             return (large or self.environments)[-1:]
         names = [name.strip() for name in self.options.test_environments]
         for name in names:
@@ -228,9 +219,7 @@ class Listed(Dataset):
     def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:
         column = self.options.target
         if column in self._roles:
-            raise UserError(
-                f"{self.path}: '{column}' is both the option `environment` and `target`"
-            )
+            raise UserError(f"{self.path}: '{column}' is both `environment` and `target`")
         if self.options.kind == "real":
             numbers, reading = self.reader.required_numbers(column, gaps=False)
             self._roles[column] = replace(reading, kind="target")

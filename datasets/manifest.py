@@ -15,14 +15,7 @@ from oodbench.errors import UserError
 from .listed import Listed
 
 
-@register(
-    "Manifest",
-    image_metadata(
-        paper="none",
-        licence="the file's",
-        shift="the file's",
-    ),
-)
+@register("Manifest", image_metadata(paper="none", licence="the file's", shift="the file's"))
 class Manifest(Listed, OwnImages):
     """Image files that a column `path` names, absolutely or relative to the folder of the listing file."""
 

@@ -165,9 +165,7 @@ class NoisyLabels(FileDataset):
     def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged with torchvision; raises UserError if that fails."""
         if not self.base.source:
-            raise UserError(
-                f"the base '{self.options.base}' of {self.name} comes with scikit-learn"
-            )
+            raise UserError(f"the base '{self.options.base}' of {self.name} is in scikit-learn")
         download(self, self.base.source, data_dir)
 
     def load(self, trial: int) -> dict[str, Environment]:

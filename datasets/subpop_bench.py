@@ -351,9 +351,7 @@ class SubpopMultiNLI(SubpopTexts):
 
         def prepared(ids: Tensor) -> Tensor:
             if len(ids) < self.size:
-                raise UserError(
-                    f"{self.name} has {len(ids)} word pieces an example, not {self.size}"
-                )
+                raise UserError(f"{self.name} has {len(ids)} word pieces each, not {self.size}")
             return ids[: self.size]
 
         return prepared

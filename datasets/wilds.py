@@ -48,10 +48,7 @@ from oodbench.tasks import Task
 
 from .wilds_table import SETS, Set
 
-FETCHED = {
-    "DistilBERT": ("DistilBertTokenizerFast", "DistilBertModel"),
-    "CodeGPT": ("GPT2Model",),
-}
+FETCHED = {"DistilBERT": ("DistilBertTokenizerFast", "DistilBertModel"), "CodeGPT": ("GPT2Model",)}
 """The weights and tokenizers that networks take from the package transformers, by its classes."""
 
 

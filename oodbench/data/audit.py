@@ -101,7 +101,6 @@ def _numbered(
 def _shared(
     dataset: Dataset, test: str, tested: Array, trained: Mapping[str, Array], of_groups: bool
 ) -> Iterator[Finding]:
-    """A finding on inputs or groups, given as numbers, that test and training examples share."""
     whole = np.concatenate([*trained.values()])
     units, count = np.intersect1d(tested, whole), int(np.isin(tested, whole).sum())
     if not count:
@@ -140,7 +139,6 @@ def _is_chance(tested: Array, trained: Array) -> bool:
 def _of_columns(
     dataset: Dataset, environments: Environments, training: Sequence[str]
 ) -> Iterator[Finding]:
-    """Findings on columns that determine the target or the environment, and on identifiers."""
     columns, parts = dataset.columns, {n: e for n, e in environments.items() if len(e.y)}
     if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
         return
@@ -272,7 +270,6 @@ def _few(dataset: Dataset, name: str, environment: Environment) -> Iterator[Find
 def _lacking(
     dataset: Dataset, name: str, y: torch.Tensor, outs: Mapping[int, torch.Tensor]
 ) -> Iterator[Finding]:
-    """A finding on classes of the environment that an `out` split lacks."""
     if not dataset.task.has_classes:
         return
     names = class_names(dataset)

@@ -24,6 +24,11 @@ app = commands(__doc__, no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
 DataDirOrNone = Annotated[Path | None, typer.Option("--data-dir", help="Where the files are.")]
+Mirror = Annotated[
+    str | None,
+    typer.Option("--from", metavar="MIRROR|FOLDER", help="Where else the files or archive are."),
+]
+Packages = Annotated[Path | None, typer.Option("--from", help="A folder with the packages.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
 
 
@@ -31,12 +36,7 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE 
 def download(
     name: Name,
     data_dir: DataDir,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="MIRROR|FOLDER", help="Where else the files or archive are."
-        ),
-    ] = None,
+    source: Mirror = None,
     set_: Settings = None,
     plugin: Plugins = None,
 ) -> None:
@@ -55,9 +55,7 @@ def download(
 def make(
     name: Name,
     data_dir: DataDir,
-    source: Annotated[
-        Path | None, typer.Option("--from", help="A folder with the packages.")
-    ] = None,
+    source: Packages = None,
     set_: Settings = None,
     workers: Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="Processes.")] = 1,
     plugin: Plugins = None,
@@ -137,10 +135,7 @@ def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:
 
 @app.command()
 def cache(
-    name: Name,
-    data_dir: DataDirOrNone = None,
-    set_: Settings = None,
-    plugin: Plugins = None,
+    name: Name, data_dir: DataDirOrNone = None, set_: Settings = None, plugin: Plugins = None
 ) -> None:
     """Decode images, or extract features, once for all runs; after a kill, it starts again."""
     _files(name, data_dir, set_, plugin).cache(os.cpu_count() or 1)

@@ -60,9 +60,7 @@ def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
     folder = data_dir / dataset.metadata.folder
     try:
         if not is_address and not Path(source).is_dir():
-            raise UserError(
-                f"{source} is neither a folder nor the address of a mirror (https://...)"
-            )
+            raise UserError(f"{source} is neither a folder nor a mirror's address (https://...)")
         with progress("DownloadColumn") as bar:
             mirror = _Mirror(source, source if is_address else Path(source).resolve().as_uri(), bar)
             for path, checksum in dataset.checksums.items():
@@ -382,7 +380,6 @@ def _parts(file: Path, source: Path, layout: Layout, folder: Path) -> "Iterator[
 def _saved(
     file: Path, folder: Path, template: str, picture: Any, row: dict[str, Any], number: str
 ) -> str:
-    """Write a picture under its name in the copy, or else its number; returns the name."""
     known = picture if isinstance(picture, dict) else {"bytes": picture}
     data = known.get("bytes")
     if not isinstance(data, bytes):

@@ -63,7 +63,6 @@ class Package:
 
 
 def _command(*packages: Package) -> str:
-    """The command that fetches packages of one registry, or installs them."""
     registry = packages[0].registry
     names = [p.name + f"@{p.version}" * (registry == "npm") for p in packages]
     return f"{COMMANDS[registry]} {shlex.join(names)}"

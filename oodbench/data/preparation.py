@@ -138,9 +138,7 @@ def _mistake(environment: Environment, attribute_names: Sequence[str]) -> str | 
     if attributes.dtype != torch.int64:
         return f"attributes are torch.int64, not {attributes.dtype}"
     for odd in attributes[(attributes < 0) | (attributes >= len(attribute_names))].tolist():
-        return (
-            f"an example has the attribute {odd}, and there are {len(attribute_names)}, from 0 on"
-        )
+        return f"an example has the attribute {odd}, not one of 0 to {len(attribute_names) - 1}"
     return None
 
 

@@ -61,9 +61,7 @@ def check_folder(folder: Path, name: str, version: str, files: tuple[str, ...]) 
     """Raise UserError unless `folder` holds this version of a set, with these of its files."""
     others = sorted(path.name for path in folder.parent.glob(f"{name}_v*") if path != folder)
     if others and not folder.is_dir():
-        raise UserError(
-            f"version {version} is wanted, and {folder.parent} holds {', '.join(others)}"
-        )
+        raise UserError(f"version {version} is needed; {folder.parent} has {', '.join(others)}")
     for file in files:
         if not (folder / file).exists():
             raise UserError(f"{folder / file} is missing")

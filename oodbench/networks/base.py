@@ -110,9 +110,7 @@ class Perturbation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The values with noise, in their shape; raises UserError if they are ids."""
         if not x.is_floating_point():
-            raise UserError(
-                "the inputs are ids: they take neither `input_dropout` nor `input_noise`"
-            )
+            raise UserError("inputs that are ids take neither `input_dropout` nor `input_noise`")
         noisy = x + self.noise * torch.randn_like(x) if self.noise else x
         return F.dropout(noisy, self.dropout)
 
@@ -172,10 +170,7 @@ def check_by_building(cls: type[Network], values: Mapping[str, Any], dataset: Da
 
 @lru_cache
 def _build_once(
-    cls: Any,
-    values: tuple[tuple[str, object], ...],
-    input_shape: tuple[int, ...],
-    num_outputs: int,
+    cls: Any, values: tuple[tuple[str, object], ...], input_shape: tuple[int, ...], num_outputs: int
 ) -> None:
     with torch.random.fork_rng(devices=()):
         known = {**neutral_values(cls.Hparams), **dict(values)}

@@ -182,9 +182,7 @@ class Timm(Pretrained):
 def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
     # the number of each parameter's layer, or stage if coarse, from the input on
     if not hasattr(body, "group_matcher"):
-        raise UserError(
-            f"timm does not list the layers of {model}: leave out `freeze` and `layer_decay`"
-        )
+        raise UserError(f"timm lists no layers of {model}: leave out `freeze` and `layer_decay`")
     matcher = body.group_matcher(coarse=coarse)
     numbers: dict[str, int] = _timm().models.group_parameters(body, matcher, reverse=True)
     return numbers

@@ -104,9 +104,7 @@ def weights_file(model: str, weights: str) -> Path:
             f"{file.parent}, or have a file or none in the network's `hparams: {{weights: none}}`"
         )
     if not sha256(file).startswith(file.stem.rpartition("-")[2]):
-        raise UserError(
-            f"{file} is damaged (its SHA-256 is not the one in its name): download it again"
-        )
+        raise UserError(f"{file} is damaged (its name has another SHA-256): download it again")
     return file
 
 
@@ -164,9 +162,7 @@ def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, T
             entry.compress_type for entry in zipfile.ZipFile(file).infolist()
         ):
             # unpacking could fill the memory; torch itself never compresses
-            raise UserError(
-                f"{file} is a compressed archive, which torch does not write: unpack it"
-            )
+            raise UserError(f"{file} is compressed, which torch's files never are: unpack it")
         else:
             known = torch.serialization.safe_globals([argparse.Namespace])  # a script's arguments
             with known, file.open("rb") as stream:  # torch judges a path by its ending
@@ -256,12 +252,9 @@ def without_prefix(
     if fitting[0]:
         others = Counter(".".join(k.split(".")[:2]) for k in state if not k.startswith(fitting[0]))
         begin = ", ".join([*others][:4]) + (", ..." if len(others) > 4 else "")
-        more = (
-            f"; {counted(others.total(), 'tensor')} without it left out ({begin})" if others else ""
-        )
-        warnings.warn(
-            f"{file}: the prefix `{fitting[0]}` is removed from names{more}", stacklevel=2
-        )
+        count = counted(others.total(), "tensor")
+        more = f"; {count} without it left out ({begin})" if others else ""
+        warnings.warn(f"{file}: the prefix `{fitting[0]}` is removed{more}", stacklevel=2)
     return parts[0]
 
 

@@ -310,9 +310,7 @@ class GIN(Network):
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
         if len(input_shape) != 2 or input_shape[1] != ROW:
-            raise UserError(
-                f"the network GIN takes molecules, not inputs of the shape {input_shape}"
-            )
+            raise UserError(f"the network GIN takes molecules, not inputs of shape {input_shape}")
         package()  # imports ogb without its check for a newer version, which needs the internet
         self.hparams = hparams
         self.num_features = hparams.width

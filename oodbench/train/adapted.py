@@ -91,11 +91,7 @@ def with_adaptation(
 
 
 def adapted_outputs(
-    spec: RunSpec,
-    algorithm: Algorithm,
-    data: Data,
-    scored: Mapping[str, Environment],
-    workers: int,
+    spec: RunSpec, algorithm: Algorithm, data: Data, scored: Mapping[str, Environment], workers: int
 ) -> Outputs:
     """The logits of every split that is adapted to, in its order; random generators are restored."""
     assert spec.adapt is not None
@@ -123,11 +119,7 @@ def adapted_outputs(
 
 
 def stream_of(
-    environment: Environment,
-    index: Tensor,
-    hparams: Mapping[str, Any],
-    seed: int,
-    workers: int,
+    environment: Environment, index: Tensor, hparams: Mapping[str, Any], seed: int, workers: int
 ) -> Stream:
     """The inputs of the examples `index` as a stream, in an order drawn from the seed."""
     order = _order(hparams["order"], environment.y[index].cpu(), seed)

@@ -28,13 +28,7 @@ from oodbench.train.loop import Program, Training, begin, train
 from oodbench.train.process import clean_process, products_in
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
-from oodbench.train.vectorized import (
-    VectorizedProgram,
-    capacity,
-    explained,
-    program_key,
-    why_alone,
-)
+from oodbench.train.vectorized import VectorizedProgram, capacity, explained, program_key, why_alone
 
 Ended = Callable[[str, State, str], None]
 """Called with a run's id, its state and, for a failure, one sentence."""

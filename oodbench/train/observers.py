@@ -80,9 +80,7 @@ class Observers:
                 except Exception as error:
                     del self._makers[name]
                     what = described(error)
-                    warnings.warn(
-                        f"{self._run} is no longer reported to {name}: {what}", stacklevel=2
-                    )
+                    warnings.warn(f"{self._run} goes on without {name}: {what}", stacklevel=2)
 
 
 def curves(record: Mapping[str, Any]) -> dict[str, float]:

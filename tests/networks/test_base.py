@@ -108,6 +108,6 @@ def test_a_networks_own_dropout_is_not_applied_twice() -> None:
 @pytest.mark.parametrize("option", ["input_dropout", "input_noise"])
 def test_ids_take_no_noise(option: str) -> None:
     network = build("TextCNN", {option: 0.5}, (7,), 2, 0)
-    with pytest.raises(UserError, match="the inputs are ids: they take neither"):
+    with pytest.raises(UserError, match="inputs that are ids take neither"):
         network(torch.ones(2, 7, dtype=torch.long))
     assert network.eval()(torch.ones(2, 7, dtype=torch.long)).shape == (2, 2)

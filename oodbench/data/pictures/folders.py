@@ -18,14 +18,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from oodbench.data.pictures.augment import domainbed
-from oodbench.data.pictures.pixels import (
-    Look,
-    White,
-    decoded,
-    look,
-    opened,
-    white_of,
-)
+from oodbench.data.pictures.pixels import Look, White, decoded, look, opened, white_of
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces, progress
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata
 from oodbench.errors import UserError, counted

@@ -83,9 +83,7 @@ class Cells:
         separator = SEPARATORS.get(separator, separator)
         if len(separator) > 1:
             names = ", ".join(SEPARATORS)
-            raise UserError(
-                f"the option `separator` is one character or {names}, not '{separator}'"
-            )
+            raise UserError(f"the option `separator` is a character or {names}, not '{separator}'")
         text, self.separator, above = _from_header(text, separator)
         notes = []
         if encoding not in ("utf-8", "utf-8-sig"):
@@ -249,12 +247,10 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
     if text.count('"') % 2:  # arrow would take all up to the end for one cell
         _check(text, separator, path)
     data = text.encode()
-    read = pa.csv.ReadOptions(
-        use_threads=False, autogenerate_column_names=True, block_size=len(data) + 1
-    )
-    convert = pa.csv.ConvertOptions(
-        column_types={f"f{i}": pa.string() for i in range(len(names))}, strings_can_be_null=False
-    )
+    size = len(data) + 1
+    read = pa.csv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=size)
+    types = {f"f{i}": pa.string() for i in range(len(names))}
+    convert = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=False)
     parse = pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True)
     try:
         table = pa.csv.read_csv(io.BytesIO(data), read, parse, convert).slice(1)

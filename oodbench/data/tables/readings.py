@@ -127,9 +127,7 @@ class Reader:
         self._written[name] = COMMA if takes_commas else form, unit
         if np.isinf(values).any():
             row = int(np.flatnonzero(np.isinf(values))[0])
-            raise UserError(
-                f"{self.table.place(row)}: '{name}' is too large a number, {cells[row]}"
-            )
+            raise UserError(f"{self.table.place(row)}: '{name}' is too large: {cells[row]}")
         given, why = values[~np.isnan(values)], [form.said]
         if form is not POINT and (odd := self._spellings(filled, may_agree=True)):
             why.append(odd)

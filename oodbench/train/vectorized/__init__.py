@@ -103,9 +103,7 @@ def _products(run: Run) -> int:
     found = [0]
     layers = [m for m in run.algorithm.modules() if isinstance(m, LAYERS)]
     hooks = [
-        layer.register_forward_hook(
-            lambda m, x, out: found.append(m.weight[0].numel() * out.numel())
-        )
+        layer.register_forward_hook(lambda m, x, y: found.append(m.weight[0].numel() * y.numel()))
         for layer in layers
     ]
     run.algorithm.predict(run.batches[run.step].x[0, :1])
@@ -153,9 +151,7 @@ def why_not(run: Run) -> str | None:
     if any(isinstance(m, Perturbation) or (isinstance(m, nn.Dropout) and m.p) for m in modules):
         return "dropout or noise draws random numbers for every run"
     if any("." in name for name, _ in algorithm.named_buffers()):
-        return (
-            "its network keeps more than parameters, such as the statistics of batch normalisation"
-        )
+        return "its network keeps more than parameters, such as statistics of batch normalisation"
     if whole_metrics(run.data.dataset) is not None:
         return "its data come with metrics of their own"
     if reduction is not None and reduction.unit == "example":

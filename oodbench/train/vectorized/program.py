@@ -136,9 +136,7 @@ class VectorizedProgram(Program):
         series = on_host(collected)
         seconds = (time.perf_counter() - start) / len(self.runs)
         return [
-            run.record_steps(
-                {name: [v[k] for v in values] for name, values in series.items()}, seconds
-            )
+            run.record_steps({n: [v[k] for v in values] for n, values in series.items()}, seconds)
             for k, run in enumerate(self.runs)
         ]
 

@@ -163,7 +163,7 @@ def test_features_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     options = given_features(file, **{"0.9": np.zeros((3, 128), np.float32)})
     with pytest.raises(UserError, match=r"mine.npz has an array \(3, 128\) of 0.9, which"):
         make("FrozenFeatures", options).load(0)
-    with pytest.raises(UserError, match="is not the file of features with SHA-256 0a"):
+    with pytest.raises(UserError, match="does not have the SHA-256 0a"):
         make("FrozenFeatures", options | {"sha256": "0a"})
     with pytest.raises(UserError, match="there is no file"):
         make("FrozenFeatures", options | {"file": str(tmp_path / "none.npz")})
@@ -174,7 +174,7 @@ def test_features_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unpack to more than the file"):
         make("FrozenFeatures", options)
     file.write_text("no archive")
-    with pytest.raises(UserError, match=r"mine.npz is not a file of numpy.savez"):
+    with pytest.raises(UserError, match=r"mine.npz is not a numpy.savez file"):
         make("FrozenFeatures", options)
 
 

@@ -348,7 +348,7 @@ def test_numbers_that_begin_again_in_each_environment_are_no_subjects(tmp_path: 
     ("options", "message"),
     [
         ({"group": "("}, "`group` is not a regular expression"),
-        ({"group": r"Q\d"}, r"`group: Q\\d` is not found in .*P01_0.png"),
+        ({"group": r"Q\d"}, r"`group: Q\\d` is not in .*P01_0.png"),
         ({"group_across": "drop"}, "needs the option `group`"),
     ],
 )

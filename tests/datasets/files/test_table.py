@@ -192,7 +192,7 @@ def dropped(data: pd.DataFrame) -> pd.DataFrame:
         (
             lambda d: d,
             {"target": "environment"},
-            "'environment' is both the option `env",
+            "'environment' is both `env",
         ),
     ],
 )

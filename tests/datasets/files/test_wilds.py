@@ -114,7 +114,7 @@ def test_data_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "camelyon17_v0.9").mkdir()
     with pytest.raises(UserError) as caught:
         make("Camelyon17", {}, tmp_path).check()
-    assert f"version 1.0 is wanted, and {tmp_path} holds camelyon17_v0.9" in str(caught.value)
+    assert f"version 1.0 is needed; {tmp_path} has camelyon17_v0.9" in str(caught.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["camelyon17_v0.9"]
 
 
