@@ -1,6 +1,6 @@
 """Digits from four sources: two corpora of handwriting, fonts of text and display fonts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from oodbench.data.drawn import MARGIN, DrawnPictures, Picture, rendered
+from oodbench.data.drawn import MARGIN, DrawnPictures, Picture
 from oodbench.data.packages import Files, Package
 from oodbench.datasets import Metadata, Normalization, register
 from oodbench.hparams import hparam
@@ -95,14 +95,10 @@ class DigitSources(DrawnPictures):
         for face in faces(fonts, DIGITS, self.name):
             source = DISPLAY if face.kind == DISPLAY else TEXT
             pictures += [
-                Picture(source, target, face.name, self._glyph(face.drawings[digit], face.name))
-                for target, digit in enumerate(DIGITS)
+                Picture(source, target, face.name, self.drawing(svg, f"a digit of {face.name}"))
+                for target, svg in enumerate(face.drawings.values())
             ]
         return pictures
-
-    def _glyph(self, svg: str, face: str) -> Callable[[], NDArray[np.uint8]]:
-        name = f"{self.name}: a digit of {face}"
-        return lambda: rendered(svg, self.options.size, name)[:1]
 
     def _scan(self, ink: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """A scan (H, W), white on black, drawn as the fonts' digits are: black, centred in a square."""

@@ -2,16 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.drawn import DrawnPictures, Picture, rendered
+from oodbench.data.drawn import DrawnPictures, Picture
 from oodbench.data.packages import Files, Package
 from oodbench.data.pictures.augment import domainbed
 from oodbench.datasets import IMAGENET, Environment, Metadata, register
@@ -191,13 +189,10 @@ class EmojiStyles(DrawnPictures):
                 continue
             used |= bodies
             pictures += [
-                Picture(name, GROUPS.index(target), point, self._draw(body, f"{point} of {name}"))
+                Picture(name, GROUPS.index(target), point, self.drawing(body, f"{point} of {name}"))
                 for name, body in sorted(bodies)
             ]
         return pictures
-
-    def _draw(self, svg: str, what: str) -> Callable[[], NDArray[np.uint8]]:
-        return partial(rendered, svg, self.options.size, f"{self.name}: {what}")
 
 
 class _Set:

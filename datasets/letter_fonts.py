@@ -2,15 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePath
 from string import ascii_uppercase
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from oodbench.data.drawn import DrawnPictures, Picture, outlines, rendered
+from oodbench.data.drawn import DrawnPictures, Picture, outlines
 from oodbench.data.packages import Files, Package
 from oodbench.datasets import IMAGENET, Metadata, Normalization, register
 from oodbench.hparams import hparam
@@ -217,11 +213,7 @@ class LetterFonts(DrawnPictures):
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
         """Every letter in every face; raises UserError for a font that cannot be read."""
         return [
-            Picture(face.kind, target, face.name, partial(self._draw, face, letter))
+            Picture(face.kind, target, face.name, self.drawing(svg, f"{letter} of {face.name}"))
             for face in faces(files, ascii_uppercase, self.name)
-            for target, letter in enumerate(ascii_uppercase)
+            for target, (letter, svg) in enumerate(face.drawings.items())
         ]
-
-    def _draw(self, face: Face, letter: str) -> NDArray[np.uint8]:
-        name = f"{self.name}: {letter} of {face.name}"
-        return rendered(face.drawings[letter], self.options.size, name)[:1]

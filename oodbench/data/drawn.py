@@ -91,6 +91,10 @@ class DrawnPictures(FileDataset):
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
         """All pictures, from the files of every package by its name; raises UserError for damaged ones."""
 
+    def drawing(self, svg: str, what: str) -> Callable[[], NDArray[np.uint8]]:
+        """A function that draws SVG as a picture; an error says `what` was drawn."""
+        return lambda: rendered(svg, self.options.size, f"{self.name}: {what}")[: self.channels]
+
     @property
     def folder(self) -> str:
         """The folder of the pictures of this size below the data directory."""

@@ -63,20 +63,16 @@ class OuterProducts:
         inputs = self.right.shape[2]
         # gradients are then outer products, and sign(a b) = sign(a) sign(b), also where a b underflows to 0
         if positions == 1 and groups == 1:
-            net, mean = _outer_products(self.left.view(units, -1), self.right.view(units, -1))
-            return net.view(self.shape), mean.view(self.shape)
+            left, right = self.left.view(units, -1), self.right.view(units, -1)
+            mean = left.new_empty(outputs, inputs)
+            torch.addmm(mean, left.T, right, beta=0, alpha=1 / units, out=mean)
+            return (left.sign().T @ right.sign()).view(self.shape), mean.view(self.shape)
         net, mean = self.left.new_empty(2, groups, outputs, inputs).unbind()
         size = max(1, BLOCK.get(self.left.device.type, 2**27) // (units * inputs))
         for group in range(groups):
             left, right = self.left[:, group], self.right[:, group].mT
             _blocks(left, right, net[group], mean[group], min(size, outputs))
         return net.view(self.shape), mean.view(self.shape)
-
-
-def _outer_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    mean = left.new_empty(left.shape[1], right.shape[1])
-    torch.addmm(mean, left.T, right, beta=0, alpha=1 / len(left), out=mean)
-    return left.sign().T @ right.sign(), mean
 
 
 def _blocks(left: Tensor, right: Tensor, net: Tensor, mean: Tensor, size: int) -> None:
