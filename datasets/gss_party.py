@@ -48,10 +48,9 @@ class GSSParty(RTable):
 
     The General Social Survey asks another sample of adults in the United States every year or two. Inputs
     are age, years of school, race and sex as recorded by the survey, and the answers to seven questions on
-    abortion. Their relation to the party drifts: of those for a legal abortion for any reason, and of those
-    against, 38 % each lean to Republicans in the surveys of 1977 to 1988, and 28 % and 52 % in those of
-    2010 to 2018. The surveys until 1988 are trained on, those from 2010 on are the test, those between
-    are for validation.
+    abortion. Their relation to the party drifts: of supporters and of opponents of legal abortion for any
+    reason, 38 % each lean to Republicans in the surveys of 1977 to 1988, but 28 % and 52 % in those of 2010
+    to 2018. The surveys until 1988 are for training, from 2010 on for the test, in between for validation.
 
     With an MLP of two layers of 64 (8 draws, three trials) the constant answer has 59 %, ERM 61 % by
     `train_val` and 64 % by `val_env`, and 70 % with `as_test`. With networks of all widths and depths ERM

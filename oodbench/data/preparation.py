@@ -132,7 +132,7 @@ def _mistake(environment: Environment, attribute_names: Sequence[str]) -> str | 
             odd = (~piece.flatten(1).isfinite().all(1)).nonzero()[0, 0]
             return f"the input of example {start * CHUNK + int(odd)} is not finite"
     if (attributes is None) != (not attribute_names):
-        return "it has attributes and the dataset names none, or none of those that it names"
+        return "it lacks attributes that the dataset names, or has attributes without names"
     if attributes is None:
         return None
     if attributes.dtype != torch.int64:

@@ -32,7 +32,7 @@ WRAPPERS = (
     *("state_dict_ema", "ema_state_dict", "model_ema", "params_ema", "params", "ema", "module"),
     *("teacher", "student"),
 )
-"""Keys under which training scripts store a state_dict, beside keys that are left out."""
+"""Keys under which training scripts store a state_dict, along with keys that are left out."""
 CHUNKED = re.compile(r"(.*\bblocks\.)(\d+)\.(\d+)\.")
 """A name in a chunk of a transformer's blocks: `blocks.CHUNK.BLOCK.`, as DINOv2 trains."""
 HEADS = re.compile(

@@ -63,7 +63,7 @@ class VectorizedProgram(Program):
         """The multiples of runs that are evaluated together, by the shape of a run's inputs."""
 
     def _join(self) -> None:
-        # the rows' weights become one matrix and stacks, of which each run's own are views from now on
+        # the rows' weights become one matrix and stacks; the runs' weights are views of them from now on
         parameters = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
         shapes = {
             name: p.shape
