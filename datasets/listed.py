@@ -172,7 +172,7 @@ class Listed(Dataset):
         }
 
     def further(self, new: "pd.DataFrame | str | PathLike[str]") -> Cells:
-        """The cells of other rows, those of a data frame or a file; raises UserError for what is none."""
+        """The cells of new rows from a data frame or a file; raises UserError for anything else."""
         import pandas as pd
 
         if isinstance(new, pd.DataFrame):

@@ -122,8 +122,8 @@ class Table(Listed):
     def read(self, new: "pd.DataFrame | str | PathLike[str]") -> Tensor:
         """The inputs (N, columns) of new rows, a data frame or a file with the columns of inputs.
 
-        Other columns are ignored. Raises UserError for a missing column, for a cell that is no number,
-        for a category that the dataset's file does not have, and for a gap in a column without one there.
+        Other columns are ignored. Raises UserError for a missing column, for a cell that is not a number,
+        and for a category, or a gap in a column, that the dataset's file does not have.
         """
         rows = self.further(new)
         table: dict[str, npt.NDArray[Any]] = {}

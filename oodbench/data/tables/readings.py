@@ -145,10 +145,7 @@ class Reader:
         return values, Reading(name, "number", "; ".join(why), shown, gaps, is_unusual)
 
     def more_numbers(self, name: str, cells: Cells) -> Numbers:
-        """Other rows of a column that was read as numbers, NaN in gaps, written in the same way.
-
-        Raises UserError, with the line, for a cell that is no such number.
-        """
+        """New numbers (N,) of a column, NaN in gaps; raises UserError for other forms than it had."""
         form, unit = self._written[name]
         if self.table.is_text and not cells.is_text:  # Python's own numbers
             form = POINT

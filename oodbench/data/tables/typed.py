@@ -151,7 +151,7 @@ def read_arrow(path: Path) -> Read:
 
 
 def read_table(table: pa.Table) -> Read:
-    """The texts of a table of Arrow, in which NaN and null are empty cells."""
+    """The texts of an Arrow table, with empty cells for NaN and null."""
     table = _without_codes(table)
     columns, empty = [*map(_texts, table.columns)], pa.chunked_array([[""] * len(table)])
     others = [field for field, text in zip(table.schema, columns, strict=True) if text is None]
