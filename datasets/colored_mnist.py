@@ -158,12 +158,11 @@ def read_idx(file: Path, shape: tuple[int, ...]) -> Tensor:
     Raises UserError for a file that does not hold as many bytes as that.
     """
     header = 4 + 4 * len(shape)
+    size = header + math.prod(shape)
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (EOFError, OSError, zlib.error) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
-    if len(content) != header + math.prod(shape):
-        raise UserError(
-            f"{file} is damaged: it has {len(content)} bytes, not {header + math.prod(shape)}"
-        )
+    if len(content) != size:
+        raise UserError(f"{file} is damaged: it has {len(content)} bytes, not {size}")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header).view(shape)

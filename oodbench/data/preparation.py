@@ -63,12 +63,10 @@ def fitted(
     """
     if fits(dataset):
         change = fit(dataset, environments, training)
-        environments = {
-            name: replace(
-                each, x=Changed(each.x, change) if isinstance(each.x, Stored) else change(each.x)
-            )
-            for name, each in environments.items()
-        }
+        environments = dict(environments)
+        for name, each in environments.items():
+            x = Changed(each.x, change) if isinstance(each.x, Stored) else change(each.x)
+            environments[name] = replace(each, x=x)
     for name, environment in environments.items():
         if not len(environment.y):
             continue
@@ -200,9 +198,7 @@ def inspect(dataset: Dataset) -> list[Contents]:
         held_out = {*dataset.test_environments, *dataset.validation_environments}
         if not (training := dataset.trainable(held_out)):
             names = ", ".join(name for name in dataset.environments if name in held_out)
-            raise UserError(
-                f"{dataset.label}: with {names} held out, no environment is left to train on"
-            )
+            raise UserError(f"{dataset.label}: with {names} held out, nothing is left to train on")
         if dataset.columns is None:  # a table's inputs fit, and fitting imports scikit-learn
             some = {n: torch.arange(min(CHUNK, len(environments[n].y))) for n in training}
             fitted(dataset, environments, some)

@@ -232,9 +232,7 @@ def prepared(
                 f"cannot be read: {text}"
             ) from error
         if tuple(x.shape) != shape:
-            raise UserError(
-                f"{name}: the example of row {row} has the shape {tuple(x.shape)}, not {shape}"
-            )
+            raise UserError(f"{name}: row {row} has the shape {tuple(x.shape)}, not {shape}")
         return x
 
     return Prepared(index.tolist(), example, shape)

@@ -82,9 +82,8 @@ class Torchvision(FromFile):
         self.num_features = getattr(body, self.head).in_features
         setattr(body, self.head, nn.Identity())
         if hparams.weights == "none" and hparams.freeze_batch_norm:
-            raise UserError(
-                f"the network {type(self).__name__} has no statistics to freeze without `weights`"
-            )
+            name = type(self).__name__
+            raise UserError(f"the network {name} has no statistics to freeze without `weights`")
         file = None if REPLACED.get() else self.weights_file(vars(hparams))
         if file is not None:
             load_weights(body, file)

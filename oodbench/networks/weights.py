@@ -104,7 +104,7 @@ def weights_file(model: str, weights: str) -> Path:
             f"{file.parent}, or have a file or none in the network's `hparams: {{weights: none}}`"
         )
     if not sha256(file).startswith(file.stem.rpartition("-")[2]):
-        raise UserError(f"{file} is damaged (its name has another SHA-256): download it again")
+        raise UserError(f"{file} is damaged (its SHA-256 is not in its name): download it again")
     return file
 
 

@@ -205,9 +205,7 @@ class CodeGPT(_Transformer):
         super().__init__()
         self.hparams = hparams
         if len(input_shape) != 1:
-            raise UserError(
-                f"the network CodeGPT takes rows of tokens, not inputs of the shape {input_shape}"
-            )
+            raise UserError(f"the network CodeGPT takes tokens, not inputs of shape {input_shape}")
         rate = hparams.dropout
         drop: dict[str, Any] = {"embd_pdrop": rate, "resid_pdrop": rate, "attn_pdrop": rate}
         if hparams.weights == "none":

@@ -54,9 +54,8 @@ class Published(Images):
 
     def download(self, data_dir: Path) -> None:
         """Raise UserError with the address of the dataset, whose licence the user must read."""
-        raise UserError(
-            f"{self.name} is at {self.source}; unpack it to {data_dir / self.metadata.folder}"
-        )
+        folder = data_dir / self.metadata.folder
+        raise UserError(f"{self.name} is at {self.source}; unpack it to {folder}")
 
 
 class Suite(Published):

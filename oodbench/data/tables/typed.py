@@ -286,8 +286,7 @@ def _numbered(records: Iterable[Any], note: str = "") -> Records:
     return [(f"record {i}", each) for i, each in enumerate(records, 1)], note
 
 
-def _rows(names: Iterable[str], rows: Iterable[Iterable[Any]], note: str = "") -> Records:
-    names = [*names]
+def _rows(names: Sequence[str], rows: Iterable[Iterable[Any]], note: str = "") -> Records:
     return _numbered([dict(zip(names, row, strict=True)) for row in rows], note)
 
 
@@ -298,17 +297,16 @@ def _split(value: Mapping[str, Any]) -> Records | None:
         return None
     width = len({*map(str, names)})
     fits = all(isinstance(row, list) and len(row) == width for row in rows)
-    return _rows(map(str, names), rows) if fits else None
+    return _rows([*map(str, names)], rows) if fits else None
 
 
 def _columns(value: Mapping[str, Any]) -> Records | None:
     columns = [*value.values()]
-    if len(columns) < 2 or not all(isinstance(column, list) for column in columns):
+    are_lists = len(columns) > 1 and all(isinstance(column, list) for column in columns)
+    if not are_lists or len({*map(len, columns)}) > 1:
         return None
     has_records = any(isinstance(cell, dict) for column in columns for cell in column)
-    if has_records or len({*map(len, columns)}) > 1:
-        return None
-    return _rows(value, zip(*columns, strict=True))
+    return None if has_records else _rows([*value], zip(*columns, strict=True))
 
 
 def _only_list(value: Mapping[str, Any]) -> Records | None:
