@@ -77,7 +77,7 @@ def __dir__() -> list[str]:
 
 
 def load(source: "Source | Sequence[Source]") -> "pd.DataFrame":
-    """All records of results directories and boards, a value a row, with what is known of its run.
+    """All records of results directories and boards, one row per value, with what is known of its run.
 
     `source` is a results directory, a board (its name or folder), or a list of these. Columns: `source`
     (of several), `id`, `dataset` and `label` as tables call them, `algorithm`, `test_environments` (joined

@@ -9,7 +9,7 @@ import json
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from itertools import accumulate
@@ -134,6 +134,12 @@ def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
 def counted(count: int, noun: str) -> str:
     """A number of things: `1 run`, `20 runs`."""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def some(texts: Sequence[str], most: int) -> str:
+    """The first `most` texts, and how many more there are: `a, b and 3 more`."""
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_engine(module: str) -> bool:

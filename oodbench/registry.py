@@ -232,10 +232,10 @@ def bases_of(node: ast.ClassDef, classes: Classes) -> list[ast.ClassDef]:
     return [classes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
 
 
-def word(call: ast.Call, name: str) -> str:
-    """The text of a decorator's keyword, also inside its `Metadata(...)`; empty if it is absent."""
+def paper_of(call: ast.Call) -> str:
+    """The `paper` of a decorator, also inside its `Metadata(...)`; empty if it is absent."""
     for node in ast.walk(call):
         match node:
-            case ast.keyword(arg=arg, value=ast.Constant(str(text))) if arg == name:
+            case ast.keyword(arg="paper", value=ast.Constant(str(text))):
                 return text
     return ""

@@ -30,15 +30,13 @@ from oodbench.results.read import read_board, read_results
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile
 from oodbench.results.stale import stale_runs
-from oodbench.results.tables import Tables
+from oodbench.results.tables import ROW, Tables
 from oodbench.selection import sees_test
 from oodbench.sweep.file import Component, Row, Sweep
 from oodbench.sweep.plan import make_plan
 from oodbench.sweep.sources import indices, trials_of
 
-ROW = ["dataset_label", "label"]
-"""The columns of a run that say which row it is of."""
-CELL = ["trial", "draw", "test_environments"]
+WITHIN_ROW = ["trial", "draw", "test_environments"]
 """The columns of a run that differ within a row."""
 ENTRY = ["row", "author", "date", "paper", "pretraining"]
 """The columns of a board's entries.csv."""
@@ -48,9 +46,6 @@ ALIKE = (
     *("metric", "higher_is_better", "classes", "family", "shift"),
 )
 """The columns in which the rows of a dataset are alike, ceilings apart."""
-
-Cell = tuple[int, int, tuple[str, ...]]
-"""The values of `CELL`."""
 
 
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
@@ -104,10 +99,10 @@ def _of_another_protocol(others: pd.DataFrame, runs: pd.DataFrame) -> str:
     return f"{len(others)} of {len(runs)} runs are under another protocol, first run {first}"
 
 
-def _missing(runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
+def _missing(runs: pd.DataFrame, planned: Sequence[tuple[int, int, tuple[str, ...]]]) -> list[str]:
     """The trials, draws and test sets in which a row lacks runs."""
     wrong = []
-    for column, values in zip(CELL, zip(*planned, strict=True), strict=True):
+    for column, values in zip(WITHIN_ROW, zip(*planned, strict=True), strict=True):
         each = list(dict.fromkeys(values))
         missing = [value for value in each if value not in set(runs[column])]
         if missing:
@@ -184,7 +179,7 @@ def _off(tables: Tables) -> dict[str, "pd.Series[bool]"]:
     counts.index = runs.index
     has_rule = counts.groupby(row).transform("max").gt(0)
     off = {
-        f"has not one score by {rule} of each run": counts[rule].ne(1) & has_rule[rule]
+        f"does not have one score by {rule} of each run": counts[rule].ne(1) & has_rule[rule]
         for rule in counts
     }
     key = ["id", "step", "environment", "split", "metric"]
@@ -219,7 +214,7 @@ def _unlike_first(row: pd.DataFrame, first: pd.DataFrame) -> list[str]:
     elif given - usual:
         wrong.append("its constant answers are not those of")
     if values["provenance"].get("data") != known["provenance"].get("data"):
-        wrong.append("its data have not the digests of those of")
+        wrong.append("its data do not have the digests of those of")
     return wrong
 
 
@@ -234,7 +229,7 @@ def _wrong_entries(file: Path, labels: set[str]) -> list[str]:
     if list(entries) != ENTRY:
         return [f"{file} must have the columns {', '.join(ENTRY)}"]
     strange = [row for row in entries["row"] if row not in labels]
-    return [f"{file} names rows that the board has not: {', '.join(strange)}"] * bool(strange)
+    return [f"{file} names rows that the board does not have: {', '.join(strange)}"] * bool(strange)
 
 
 def _wrong_cells(
@@ -244,7 +239,7 @@ def _wrong_cells(
     draws = indices(protocol.hparam_draws, "hparam_draws")
     trials = trials_of(protocol, training(entry))
     planned = list(itertools.product(trials, draws, sets))
-    others = runs[~runs[CELL].apply(tuple, axis=1).isin(planned)]
+    others = runs[~runs[WITHIN_ROW].apply(tuple, axis=1).isin(planned)]
     if len(others):
         return [_of_another_protocol(others, runs)]
     if len(runs) > len(planned):

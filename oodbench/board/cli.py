@@ -149,6 +149,7 @@ def run(
     from oodbench.sweep.cli import show_time
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan, show_plan
+    from oodbench.sweep.sources import absent_data
 
     board = find_board(name)
     labels = [label.strip() for text in algorithms or ["all"] for label in text.split(",")]
@@ -169,7 +170,7 @@ def run(
     if not chosen and frozen and (coming := datasets_to_come(board)):
         terminal(stderr=True).say(f"{to_come(coming)}; they are left out")
     if not dataset:
-        sweep = possible(sweep, data_dir)
+        sweep = possible(sweep, absent_data(sweep, data_dir))
     if plan:
         made = make_plan(sweep, data_dir)
         show_plan(made, terminal())

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from filelock import FileLock
 
-from oodbench.board.checks import ROW, wrong_results
+from oodbench.board.checks import wrong_results
 from oodbench.board.protocol import label_of, name_of, protocol_of
 from oodbench.errors import UserError
-from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE, lock
+from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import (
     CATEGORIES,
@@ -27,7 +28,7 @@ from oodbench.results.predictions import freeze_predictions, predictions_file
 from oodbench.results.provenance import method_digest
 from oodbench.results.read import FURTHER, read_board, read_results
 from oodbench.results.run_spec import BEFORE, SCORE
-from oodbench.results.tables import Tables, only, stacked_runs, subset
+from oodbench.results.tables import ROW, Tables, only, stacked_runs, subset
 from oodbench.selection import find_rule, rule_names
 from oodbench.selection.judge import Chosen, judge_by_all
 from oodbench.sweep.file import Sweep
@@ -68,7 +69,7 @@ def freeze(
         raise UserError(f"{results} cannot be frozen: {'; '.join(wrong[:3])}{more}")
     runs, records = frozen_tables(read_results(Directory(results)))
     rows = _rows(runs)
-    with lock(board):
+    with FileLock(board / ".lock"):
         known, known_records = tables_of(board)
         known_rows = _rows(known)
         there = [row for row in rows if row in known_rows]

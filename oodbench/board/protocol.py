@@ -13,7 +13,7 @@ from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE, columns_of, froze
 from oodbench.results.tables import weights_of
 from oodbench.selection import sees_test
 from oodbench.sweep.file import DatasetSettings, Row, Sweep, training_of, validate
-from oodbench.sweep.sources import absent_data, indices, trials_of
+from oodbench.sweep.sources import indices, trials_of
 from oodbench.terminal import terminal
 from oodbench.validation import parse
 from oodbench.yaml_values import read_yaml
@@ -155,15 +155,11 @@ def find_tier(board: Path, name: str | None) -> Tier:
     return known[name]
 
 
-def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
-    """Leave out the datasets whose data or packages are missing, and print their labels.
+def possible(sweep: Sweep, absent: Mapping[str, MissingError]) -> Sweep:
+    """Leave out the datasets whose data or packages are `absent`, and print their labels.
 
     Raises MissingError if none is left.
     """
-    return _without(sweep, absent_data(sweep, data_dir))
-
-
-def _without(sweep: Sweep, absent: Mapping[str, MissingError]) -> Sweep:
     left = [entry for entry in sweep.datasets if name_of(entry) not in absent]
     if len(absent) == 1 and not left:
         raise next(iter(absent.values()))
@@ -193,7 +189,7 @@ def cache_features(sweep: Sweep, data_dir: Path) -> None:
             dataset.cache(os.cpu_count() or 1)
         except MissingError as error:
             missing[name_of(entry)] = error
-    _without(sweep.model_copy(update={"datasets": entries}), missing)
+    possible(sweep.model_copy(update={"datasets": entries}), missing)
 
 
 def overview(board: Path) -> list[tuple[str, ...]]:

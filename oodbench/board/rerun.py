@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from oodbench.algorithms import algorithms
-from oodbench.board.checks import ROW
 from oodbench.board.freeze import data_digests
 from oodbench.datasets import make
 from oodbench.errors import MissingError, UserError, counted
@@ -26,7 +25,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.read import read_board, read_results
 from oodbench.results.run_spec import CONSTANT, RunSpec
-from oodbench.results.tables import Tables, only, origins, subset
+from oodbench.results.tables import ROW, Tables, only, origins, subset
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.resolve import check_packages
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
-from oodbench.errors import UserError, described
+from oodbench.errors import UserError, described, some
 from oodbench.tasks import Task
 
 FLOAT32 = 1e-6
@@ -115,11 +115,11 @@ def check_algorithm(algorithm: str | type[Algorithm], say: Callable[[str], objec
     for reason, failures in broken.items():  # one mistake often breaks several requirements
         (first, errors), *others = failures
         where = "" if len(errors) == len(tasks) else f" on {', '.join(errors)} tasks"
-        more = f" and {len(others)} more" if others else ""
         why = reason if others else str(next(iter(errors.values())))
         if len(without) < len(tasks) and any([*each] == without for _, each in failures):
             why = f"{reason}. {OF_CLASSES}"
-        sentences.append(f"{cls.__name__} breaks '{first}{where}'{more}: {why}")
+        names = some([f"'{first}{where}'", *(other for other, _ in others)], 1)
+        sentences.append(f"{cls.__name__} breaks {names}: {why}")
     if sentences:
         raise AssertionError("\n".join(sentences))
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from oodbench.registry import CHANGES, Classes, bases_of, checkout, folder, points, word, written
+from oodbench.registry import (
+    CHANGES,
+    Classes,
+    bases_of,
+    checkout,
+    folder,
+    paper_of,
+    points,
+    written,
+)
 
 KINDS = ("algorithm", "dataset", "network", "adaptation")
 INDENT = 24
@@ -50,7 +59,7 @@ def own_entries() -> list[Entry]:
         room = checkout() / "oodbench" / f"{kind}s"
         files = sorted((room if room.is_dir() else folder(f"{kind}s")).glob("*.py"))
         for name, call, node, classes in written(files):
-            entry = Entry(kind, name, summary(ast.get_docstring(node)), word(call, "paper"))
+            entry = Entry(kind, name, summary(ast.get_docstring(node)), paper_of(call))
             if kind == "algorithm":
                 changes = _attribute(node, "changes", classes, next(iter(CHANGES)))
                 seen = _attribute(node, "transductive", classes, False)
@@ -92,16 +101,16 @@ def listing(entries: Iterable[Entry], width: int) -> str:
     return "\n".join([*lines, "All about one: python -m oodbench.list NAME", ""])
 
 
-def beside(name: str, text: str, width: int, indent: int = INDENT) -> list[str]:
-    """Lines with a name at the left and a text from column `indent` on, wrapped at words."""
+def beside(name: str, text: str, width: int) -> list[str]:
+    """Lines with a name at the left and a text from column INDENT on, wrapped at words."""
     label = f"  {name}"
     wrapped = textwrap.wrap(
-        text, max(width - indent, 20), break_long_words=False, break_on_hyphens=False
+        text, max(width - INDENT, 20), break_long_words=False, break_on_hyphens=False
     )
-    if len(label) >= indent:
-        return [label, *(" " * indent + line for line in wrapped)]
+    if len(label) >= INDENT:
+        return [label, *(" " * INDENT + line for line in wrapped)]
     first, *others = wrapped or [""]
-    return [f"{label:{indent}}{first}".rstrip(), *(" " * indent + line for line in others)]
+    return [f"{label:{INDENT}}{first}".rstrip(), *(" " * INDENT + line for line in others)]
 
 
 def markdown(entries: Iterable[Entry]) -> str:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from oodbench.registry import bases_of, checkout, folder, word, written
+from oodbench.registry import bases_of, checkout, folder, paper_of, written
 from oodbench.results.tables import Tables, plugins_of
 
 ARXIV = re.compile(r"(?<!\d)\d{4}\.\d{4,5}(?!\d)")
@@ -47,7 +47,7 @@ def papers(files: Iterable[Path]) -> dict[str, str]:
     """
     found = {}
     for name, call, cls, classes in written(files):
-        texts = [word(call, "paper"), *(_numbers(c) for c in (cls, *bases_of(cls, classes)))]
+        texts = [paper_of(call), *(_numbers(c) for c in (cls, *bases_of(cls, classes)))]
         found[name] = next(filter(None, texts), "")
     return found
 

@@ -24,7 +24,7 @@ from oodbench.metrics import (
 from oodbench.report.statistics import each_mean_and_error
 from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.run_spec import BEFORE, CONSTANT, SCORE
-from oodbench.results.tables import CELL, Tables, plugins_of, records_at, with_records
+from oodbench.results.tables import CELL, ROW, Tables, plugins_of, records_at, with_records
 from oodbench.selection.judge import Chosen, judge
 
 METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
@@ -33,8 +33,8 @@ predictions depend on other test inputs, have a table of their own; ceilings, wh
 references, which are no methods of the field, have no rank."""
 APART = (TRANSDUCTIVE, REFERENCE, CEILING)
 """The kinds that a column of that name marks among runs; of two that mark a row the later one counts."""
-ROW = ["dataset_label", "label"]
-PLACE = ["dataset_label", "test_environments", "trial"]
+SHARED = ["dataset_label", "test_environments", "trial"]
+"""The columns that the cells of several rows share."""
 COLUMNS = [*CELL, "environment", "metric", "value", "complete", "kind", "higher", "undefined"]
 MEAN = "mean"
 """The environment of a mean over all test environments; its `test_environments` is empty."""
@@ -109,7 +109,7 @@ def over_tests(table: pd.DataFrame) -> pd.DataFrame:
     lacks, values = (table["undefined"] != "").to_numpy(), table["value"].to_numpy()
     counts = ~lacks
     if lacks.any():
-        place = [environments, *(table[name] for name in [*PLACE, "metric"])]
+        place = [environments, *(table[name] for name in [*SHARED, "metric"])]
         has = (table["complete"] & ~lacks).groupby(place).transform("any")
         counts |= has.to_numpy()
         is_lost = (np.bincount(code, lacks & counts) > 0) | (np.bincount(code, counts) == 0)
@@ -134,6 +134,12 @@ def scores(table: pd.DataFrame, kind: str = METHOD) -> pd.DataFrame:
     return values[names].reset_index(drop=True)
 
 
+def main_metrics(runs: pd.DataFrame) -> dict[str, str]:
+    """The metric of each dataset that has a started run."""
+    started = runs[["dataset_label", "metric"]].dropna().drop_duplicates("dataset_label")
+    return dict(started.itertuples(index=False, name=None))
+
+
 def reported_metrics(
     tables: Tables, metric: str | None = None
 ) -> tuple[dict[str, str], dict[str, bool]]:
@@ -144,7 +150,7 @@ def reported_metrics(
     """
     runs, columns = tables.runs, ["dataset_label", "metric", "higher_is_better"]
     started = runs[columns].dropna(subset=["metric"]).drop_duplicates("dataset_label")
-    main = dict(zip(started["dataset_label"], started["metric"], strict=True))
+    main = main_metrics(runs)
     directions = zip(started["metric"], started["higher_is_better"], strict=True)
     higher = {str(m): bool(up) for m, up in directions}
     if metric is not None:
@@ -174,7 +180,7 @@ def recorded_metrics(tables: Tables) -> dict[str, set[str]]:
 def _grid(chosen: Chosen) -> pd.DataFrame:
     """Every cell that a table has a place for: CELL, `complete`, `kind`."""
     shown = chosen.places
-    tests = shown[PLACE].drop_duplicates()
+    tests = shown[SHARED].drop_duplicates()
     rows = shown[ROW].drop_duplicates()
     rows["kind"] = kinds(shown, rows.itertuples(index=False, name=None))
     grid = rows.merge(tests, on="dataset_label")
@@ -251,9 +257,9 @@ def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataF
     `runs` has one of each cell. The columns are those of `cells` but for `higher`; a trial is complete if a
     run of it has recorded them. A dataset without such a run is left out.
     """
-    trained = runs.loc[~runs["ceiling"], [*PLACE, "constant"]]
-    known = trained[trained["constant"].notna()].drop_duplicates(PLACE)
-    trials = trained[PLACE].drop_duplicates().merge(known, on=PLACE, how="left")
+    trained = runs.loc[~runs["ceiling"], [*SHARED, "constant"]]
+    known = trained[trained["constant"].notna()].drop_duplicates(SHARED)
+    trials = trained[SHARED].drop_duplicates().merge(known, on=SHARED, how="left")
     rows = []
     for dataset, tests, trial, constant in trials.itertuples(index=False, name=None):
         metric = reported[dataset]

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_file
 from oodbench.metrics import is_proportion
-from oodbench.report.cells import cells, scores
+from oodbench.report.cells import cells, main_metrics, scores
 from oodbench.report.comparison import gains
 from oodbench.report.numbers import scale, unit_of_gains, with_unit
 from oodbench.results.tables import CELL, Tables, records_at, records_of
@@ -137,7 +137,7 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
 
 
 def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
-    """The paired gain of each row over the baseline with its 95 % interval, a panel a dataset."""
+    """The paired gain of each row over the baseline with its 95 % interval, one panel per dataset."""
     table = scores(cells(judge(frames, rule)))
     labels = table["label"].unique()
     if baseline not in labels:
@@ -228,9 +228,7 @@ def _judged(frames: Tables, rule: str) -> tuple[pd.DataFrame, pd.DataFrame, dict
     points = best.merge(_inside_and_test(records, one.runs), on=["id", "step"], how="left")
     chosen = one.runs[["id"]].merge(best.loc[best["chosen"], [*CELL, "id"]], on="id")
     curves = _inside_and_test(records_of(frames.records, chosen["id"]), one.runs)
-    started = one.runs.dropna(subset=["metric"]).drop_duplicates("dataset_label")
-    metrics = dict(zip(started["dataset_label"], started["metric"], strict=True))
-    return points, chosen.merge(curves, on="id"), metrics
+    return points, chosen.merge(curves, on="id"), main_metrics(one.runs)
 
 
 def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

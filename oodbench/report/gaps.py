@@ -46,7 +46,7 @@ CLEAR = 2.0
 """A head-room is clear if it is larger than this number of its standard errors."""
 
 Trials = pd.DataFrame
-"""Indexed by dataset and trial, a label a column; -inf for a diverged run, NaN for a missing one."""
+"""Indexed by dataset and trial, one column per label; -inf for a diverged run, NaN for a missing one."""
 
 
 def by_trial(scores: pd.DataFrame) -> Trials:
@@ -210,7 +210,8 @@ class Gaps:
     def subsets(self) -> dict[str, list[str]]:
         """The datasets with a clear head-room, over which shares are averaged: all, and `GROUPS`."""
         runs, clear = self.chosen.runs, [str(d) for d in self.rooms.index[self.rooms["clear"]]]
-        weights, of_boards = pretraining(runs), _halves(runs)
+        boards = runs.loc[runs["frozen"].eq(True), "directory"].unique()
+        weights, of_boards = pretraining(runs), halves(boards[0]) if len(boards) else {}
         groups = {ALL: clear}
         groups |= {half: [d for d in clear if d in of_boards.get(half, ())] for half in HALVES}
         groups[PRETRAINED] = [d for d in clear if weights.get((d, BASELINE))]
@@ -239,7 +240,7 @@ class Gaps:
 
     @cached_property
     def over(self) -> dict[str, pd.DataFrame]:
-        """Mean shares over each group of datasets, a label a row: the methods, the best first, then others.
+        """Mean shares over each group of datasets, one row per label: methods first, the best above.
 
         `mean`, with the 95 % interval `low`, `high`; `better`, the share of resamples in which the row is
         better than the baseline (a tie counts half); `place`, `place_low`, `place_high`; and `grey`,
@@ -326,8 +327,3 @@ def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
     means = {rule: float(table.mean(axis=1).mean()) for rule, table in lost.items()}
     order = sorted(means, key=lambda rule: (-len(by_rule[rule].rooms), means[rule]))
     return {rule: means[rule] for rule in order}
-
-
-def _halves(runs: pd.DataFrame) -> dict[str, list[str]]:
-    boards = runs.loc[runs["frozen"].eq(True), "directory"].unique()
-    return halves(boards[0]) if len(boards) else {}

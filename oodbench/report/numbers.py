@@ -8,7 +8,7 @@ from enum import StrEnum
 from oodbench.metrics import is_proportion
 
 UNDEFINED = "undefined"
-"""The text for a number that a metric has not, as the AUROC of one class; it counts nowhere."""
+"""The text for a value that is not defined, as the AUROC of one class; it counts nowhere."""
 ROUND_OFF = 1e-8
 """The error below which a number is written with a power of ten, however large it is."""
 

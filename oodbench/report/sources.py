@@ -138,7 +138,7 @@ def _check(runs: pd.DataFrame, frozen_runs: pd.DataFrame, here: str, title: str)
     for dataset, local in runs.groupby("dataset_label", sort=False):
         known = frozen_runs[frozen_runs["dataset_label"] == dataset]
         if known.empty:
-            raise UserError(f"{here} holds {dataset}, which {title} has not")
+            raise UserError(f"{here} holds {dataset}, which {title} does not have")
         fixed = [[column] for column in FIXED if column in local]  # a plan has no metric yet
         batch = [[name] for name in BATCH if known[name].nunique() == 1]
         for columns in (*fixed, *batch, *CHOICES):
@@ -174,7 +174,7 @@ def _short(texts: tuple[str, ...]) -> str:
 
 
 def _matched(local: Tables, board: Tables) -> Tables:
-    """Give each run here the id of the frozen run of its row, or else one that the board has not.
+    """Give each run here the id of the frozen run of its row, or else one that the board does not have.
 
     A run here may also stand on the board under another label.
     """

@@ -4,7 +4,8 @@ Every `scores` is a frame with one number in each row: `dataset`, `label`, `envi
 `value`, and `higher` (whether a larger value is better). A *gain* over a baseline is positive where
 the label is better, for accuracies and losses alike.
 
-A *table* has a block (a dataset) a row and a label a column, larger values being better; rank 1 is best.
+A *table* has one row per block (a dataset) and one column per label; larger values are better, and rank 1
+is best.
 """
 
 import math
@@ -27,7 +28,9 @@ LEAST = 3
 """The fewest trials or datasets that have an error or an interval: two say little of their spread."""
 WIDEST = 4.31
 """Half of an interval is at most this number of standard errors: of LEAST values it is 4.303."""
-PLACE = ["dataset", "environment", "trial"]
+POWER = 0.8
+"""The power at which a difference counts as detectable."""
+PAIRED_BY = ["dataset", "environment", "trial"]
 """The columns by which values are paired."""
 
 Numbers = npt.NDArray[np.float64]
@@ -104,13 +107,13 @@ def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) 
     because environments and trials of a dataset share training data.
     """
     is_baseline = scores["label"] == baseline
-    of_baseline = scores.loc[is_baseline, [*PLACE, "value"]]
-    pairs = scores[~is_baseline].merge(of_baseline, on=PLACE, suffixes=("", "_baseline"))
+    of_baseline = scores.loc[is_baseline, [*PAIRED_BY, "value"]]
+    pairs = scores[~is_baseline].merge(of_baseline, on=PAIRED_BY, suffixes=("", "_baseline"))
     sign = np.where(pairs["higher"].astype(bool), 1.0, -1.0)
     gains = sign * (pairs["value"] - pairs["value_baseline"]).to_numpy(float)
     metric = str(scores["metric"].iloc[0]) if "metric" in scores and len(scores) else ""
     rows_of = dict(iter(pairs.groupby("label", sort=False).indices.items()))
-    dataset, environment, trial = (pd.factorize(pairs[name])[0] for name in PLACE)
+    dataset, environment, trial = (pd.factorize(pairs[name])[0] for name in PAIRED_BY)
     found = []
     for label in map(str, scores.loc[~is_baseline, "label"].drop_duplicates()):
         rows = rows_of.get(label, np.empty(0, int))
@@ -164,7 +167,7 @@ def each_mean_and_error(
 
 
 def _by_size(values: Numbers, code: Integers) -> Iterator[tuple[Integers, Numbers]]:
-    """Yield the codes that have equally many values, and these as a table with a code a row."""
+    """Yield the codes that have equally many values, and these as a table with one row per code."""
     counts = np.bincount(code)
     order, starts = np.argsort(code, kind="stable"), np.cumsum(counts) - counts
     for n in np.unique(counts[counts > 0]):
@@ -198,15 +201,15 @@ def drawn_means(
     return means if finite.all() else np.where(counts @ ~finite, lost, means)
 
 
-def detectable_difference(spread: float, n: int, power: float = 0.8) -> float:
-    """The mean of n paired differences that a two-sided t-test at 5 % finds with `power`.
+def detectable_difference(spread: float, n: int) -> float:
+    """The mean of n paired differences that a two-sided t-test at 5 % finds with 80 % power.
 
     `spread` is the standard deviation of the differences (ddof=1). NaN below LEAST.
     """
     if n < LEAST or not math.isfinite(spread):
         return math.nan
     critical = scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2)
-    shift = scipy.special.nctdtrinc(n - 1, 1 - power, critical)  # the other tail has no weight here
+    shift = scipy.special.nctdtrinc(n - 1, 1 - POWER, critical)  # the other tail has no weight here
     return spread * float(shift) / math.sqrt(n)
 
 
@@ -236,9 +239,14 @@ def _means_by(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     )
 
 
+def rounded(mean: float) -> float:
+    """A mean in 12 digits, so that equal values are equal however they were added up."""
+    return float(f"{mean:.12g}")
+
+
 def ranks(table: pd.DataFrame) -> pd.DataFrame:
-    """Ranks in every block, 1 the best; equal values, to 12 digits, share their mean rank."""
-    return table.map(lambda v: float(f"{v:.12g}")).rank(axis=1, ascending=False)
+    """Ranks in every block, 1 the best; equal values share their mean rank."""
+    return table.map(rounded).rank(axis=1, ascending=False)
 
 
 def mean_ranks(table: pd.DataFrame) -> "pd.Series[float]":

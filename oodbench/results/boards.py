@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from oodbench.errors import UserError, unknown
 from oodbench.registry import checkout
 from oodbench.yaml_values import read_yaml
@@ -20,11 +18,6 @@ HALVES_FILE = "halves.yaml"
 """The `constructed` and the `natural` datasets of a board: whether somebody built the shift."""
 ENTRIES_FILE = "entries.csv"
 """Who entered which rows of a frozen board."""
-
-
-def lock(board: Path) -> FileLock:
-    """Lock for writing to a board, on a hidden file."""
-    return FileLock(board / ".lock")
 
 
 def find_board(name: str) -> Path:

@@ -18,10 +18,10 @@ from oodbench.results.ended import FOLDER, SMALL, Ended, ended, lock, records_fi
 from oodbench.results.parquet import RUNS, of_runs
 from oodbench.results.read import read_folders
 from oodbench.results.run_spec import COMPLETE
-from oodbench.results.tables import stacked_runs
+from oodbench.results.tables import KINDS, ROW, stacked_runs
 
-ROW = ["dataset_label", "label", "ceiling", "transductive", "reference"]
-"""The columns of a run that say in which row it stands."""
+ROW_LABELS = [*ROW, *KINDS]
+"""The columns of a run that a plan's rows decide."""
 
 
 def compact(directory: Directory, patient: bool = True) -> int:
@@ -63,13 +63,13 @@ def _to_merge(now: Ended, rows: pd.DataFrame, more: bool) -> list[int]:
 
 
 def _keys(runs: pd.DataFrame) -> set[tuple[object, ...]]:
-    return set(runs[["id", *ROW]].itertuples(index=False, name=None))
+    return set(runs[["id", *ROW_LABELS]].itertuples(index=False, name=None))
 
 
 def _in_rows(runs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """Repeat each run for every row of the plan that contains it; unplanned runs keep their rows."""
     once = runs.drop_duplicates("id")
-    planned = rows[["id", *ROW]].merge(once.drop(columns=ROW), on="id")
+    planned = rows[["id", *ROW_LABELS]].merge(once.drop(columns=ROW_LABELS), on="id")
     others = runs[~runs["id"].isin(rows["id"])]
     return stacked_runs([planned[list(runs)], others])
 

@@ -50,7 +50,7 @@ from oodbench.results.schemas import (
 if TYPE_CHECKING:
     import pandas as pd
 
-PLACE = ["dataset_label", "label", "test_environments", "draw", "trial"]
+PLAN_KEY = ["dataset_label", "label", "test_environments", "draw", "trial"]
 """The columns of a plan by which a run of a row is found."""
 PLUGINS = "plugins"
 """The folder of classes that a script or a notebook defines."""
@@ -162,7 +162,7 @@ class Directory:
     ) -> None:
         """Add rows to the plan, and remove the runs `without`, by id, under the plan's lock.
 
-        `replacing` also removes stored runs that stand at the `PLACE` of a run given here, as after an
+        `replacing` also removes stored runs that stand at the `PLAN_KEY` of a run given here, as after an
         edit of hyperparameters. Their results stay in the tables.
 
         Runs belong to the rows given here. If a run is given in another row than the stored one, and the
@@ -232,7 +232,9 @@ class Directory:
 def _places(rows: "pd.DataFrame") -> "pd.Series[Any]":
     import pandas as pd
 
-    return pd.Series([*zip(*(rows[name] for name in PLACE), strict=True)], rows.index, dtype=object)
+    return pd.Series(
+        [*zip(*(rows[name] for name in PLAN_KEY), strict=True)], rows.index, dtype=object
+    )
 
 
 def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":

@@ -1,6 +1,6 @@
 """Results of DomainBed (arXiv:2007.01434) as results of ours.
 
-A DomainBed sweep is a folder of runs, each with a `results.jsonl`: a record a checkpoint, with
+A DomainBed sweep is a folder of runs, each with a `results.jsonl`: one record per checkpoint, with
 `args`, `hparams`, `step` and `env{i}_in_acc` and `env{i}_out_acc` of every environment i. Its records
 hold no counts of examples (all are 1 here) and no code version.
 """

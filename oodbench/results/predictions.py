@@ -145,7 +145,7 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
         raise UserError(f"{folder} cannot be read at step {step}: {brief(error)}") from None
 
 
-PLACE = ["id", "step", "environment"]
+PREDICTION_KEY = ["id", "step", "environment"]
 """The columns of a board's predictions that say whose a row is."""
 
 
@@ -159,7 +159,7 @@ def freeze_predictions(
 ) -> None:
     """Write the predictions of chosen steps on the named environments; other runs in the file stay.
 
-    The columns are PLACE, `index` (of the example in its environment), `split` (`in`), `kind`
+    The columns are PREDICTION_KEY, `index` (of the example in its environment), `split` (`in`), `kind`
     (that of the `Task`), `target` and `output_0`, `output_1` and so on: logits, or values in the task's
     units. Half precision is stored as float32, which more readers support, or as float64 beside rows that
     have it, such as scikit-learn's. Targets with several numbers are `target_0` and so on. Raises UserError
@@ -196,7 +196,7 @@ def _write(table: "pa.Table", file: Path) -> None:
             table,
             sink,
             compression="zstd",
-            use_dictionary=[*PLACE, "split", "kind"],
+            use_dictionary=[*PREDICTION_KEY, "split", "kind"],
             column_encoding=encodings | {"index": "DELTA_BINARY_PACKED"},
             write_page_checksum=True,
             store_schema=False,
@@ -251,7 +251,7 @@ def frozen_predictions(board: Path, dataset: str) -> Callable[[str, int], dict[s
         targets = table["target"].to_numpy() if is_plain else _side_by_side(table, "target_")
         out, kinds = table["split"].to_numpy() == "out", table["kind"]
         parts: dict[Any, dict[str, Array]] = {}
-        rows = table.select(PLACE).to_pandas().groupby(PLACE, sort=False).indices
+        rows = table.select(PREDICTION_KEY).to_pandas().groupby(PREDICTION_KEY, sort=False).indices
         for (run_id, step, name), own in rows.items():
             parts.setdefault((run_id, step), {})[name] = own
     except UNREADABLE as error:

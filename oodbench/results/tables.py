@@ -27,7 +27,7 @@ class Tables:
     RECORD_COLUMNS = ("id", "step", "environment", "split", "metric", "value", "count")
 
     runs: Any
-    """The planned runs, one a row. All columns are there, however the runs were read:
+    """The planned runs, one per row. All columns are there, however the runs were read:
 
     - `id` and the fields of `RunSpec`; KINDS are among them;
     - `state`, `error` (of a failed run, or empty), `provenance`, `last_step`, `records` (their number),
@@ -41,7 +41,7 @@ class Tables:
       `rerun` (whether a frozen run has the same numbers here), `helper` (whether the run serves
       `leave_one_out` alone, and makes no cell)."""
     records: Any
-    """Evaluations, one a row: RECORD_COLUMNS; `environment` and `split` are None for the predictor's own;
+    """Evaluations, one per row: RECORD_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""
     scores: Any = None
     """The validation scores of frozen runs, whose other records are not here: `id`, `rule`, `step`,
@@ -54,7 +54,9 @@ KINDS = ("ceiling", "transductive", "reference")
 """The columns that mark the runs of rows which are no plain methods."""
 NAMES = ("id", "environment", "split", "metric")
 """The categorical columns of records."""
-CELL = ["dataset_label", "label", "test_environments", "trial"]
+ROW = ["dataset_label", "label"]
+"""The columns of a run that say which row it is of."""
+CELL = [*ROW, "test_environments", "trial"]
 """The columns of a run that make its cell."""
 
 
@@ -264,7 +266,7 @@ RUN_COLUMNS = [
 
 
 def tidy(frames: Tables) -> pd.DataFrame:
-    """All records as one table with an evaluation a row; see `oodbench.load`."""
+    """All records as one table with one row per evaluation; see `oodbench.load`."""
     tests = frames.runs["test_environments"].map("+".join)
     runs = frames.runs.assign(dataset=frames.runs["dataset_label"], test_environments=tests)
     runs = runs.astype(dict.fromkeys(TIMES, float))

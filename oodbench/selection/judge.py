@@ -1,6 +1,6 @@
 """From records to the chosen (run, step) of every cell, by rules that see only what they may.
 
-A cell is one trial of one row of a table with one test set; its candidates are its runs (one a
+A cell is one trial of one row of a table with one test set; its candidates are its runs (one per
 hparam draw) at every recorded step. A rule names the records by which a run may be judged, its
 evidence, and scores the run by them; all other records are dropped before. Draws that tie are
 averaged in tables, and the first is the chosen one. How the rules of DomainBed differ

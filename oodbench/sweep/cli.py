@@ -17,7 +17,7 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import Sweep, find_sweep, from_commas, name_of, read_sweep
 from oodbench.sweep.launch import check_rules, is_complete, weights_files
 from oodbench.sweep.launch import launch as launch_sweep
-from oodbench.sweep.launchers import LaunchOptions, Resources, submitters
+from oodbench.sweep.launchers import LaunchOptions, Resources, states, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
 from oodbench.terminal import (
     DataDir,
@@ -241,7 +241,8 @@ def status(
     elif watch:
         view.watch(results, terminal())
     else:
-        view.show(results, terminal())
+        console = terminal()
+        console.print(view.render(results, states(results), console), soft_wrap=True)
 
 
 @app.command()

@@ -30,7 +30,7 @@ def _plain() -> Terminal:
 
 
 class Report(pd.DataFrame):
-    """The numbers of a report, a row each, shown as its tables are: printed, or in a notebook.
+    """The numbers of a report, one per row, shown as its tables are: printed, or in a notebook.
 
     What is made from it, such as by `query`, is a plain data frame and shown as such.
     """

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from oodbench.errors import counted, some
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_directory import RunDirectory
@@ -17,7 +18,7 @@ from oodbench.sweep.launch import reasons, specs_in, weights_files
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import progress, title
 from oodbench.sweep.plan import coordinates
-from oodbench.terminal import Terminal, counted
+from oodbench.terminal import Terminal
 
 PAUSED = "paused"
 LINES = 20
@@ -26,11 +27,6 @@ TAIL = 3
 """The number of last lines of a log that are shown."""
 REFRESH_SECONDS = 2.0
 """Seconds between two looks of `--watch` at the disk and at the launchers' queues."""
-
-
-def show(results: Directory, console: Terminal) -> None:
-    """Print the status of a sweep once."""
-    console.print(render(results, states(results), console), soft_wrap=True)
 
 
 def as_json(results: Directory) -> str:
@@ -131,11 +127,10 @@ def _failures(
     alike: dict[tuple[str, str, str], list[str]] = {}
     for i, spec in failed.items():
         alike.setdefault((spec.label, spec.dataset_name, now[i].note), []).append(i)
-    for (*_, note), (first, *others) in alike.items():
-        count = f" and {len(others)} more" if others else ""
-        file = results.run(first).path / "failed.json"
-        line = f"failed: {title(failed[first])}{count}: {note} ({file})"
-        yield _with_log(line, now[first], [])
+    for (*_, note), ids in alike.items():
+        file = results.run(ids[0]).path / "failed.json"
+        line = f"failed: {some([title(failed[i]) for i in ids], 1)}: {note} ({file})"
+        yield _with_log(line, now[ids[0]], [])
 
 
 def _line(results: Directory, run_id: str, spec: RunSpec, state: RunStatus) -> str:

@@ -194,7 +194,7 @@ class Run:
         return diverged
 
     def record_steps(self, series: Mapping[str, Sequence[float]], seconds: float) -> int | None:
-        """Add the metrics of some updates, a value each, and their seconds to the run's sums.
+        """Add the metrics of some updates, one value for each, and their seconds to the run's sums.
 
         Returns the first step whose loss was not finite, or None.
         """

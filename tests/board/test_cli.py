@@ -146,7 +146,7 @@ Change = Callable[[pd.DataFrame, "pd.Series[bool]"], pd.DataFrame]
         ),
         (
             lambda t, of: t.assign(provenance=[{"data": {"5": str(x)}} for x in of]),
-            "IRM on SEM: its data have not the digests of those of ERM",
+            "IRM on SEM: its data do not have the digests of those of ERM",
         ),
         (
             lambda t, of: t.assign(training_seconds=t["training_seconds"].mask(of, -1.0)),
@@ -180,7 +180,7 @@ def test_each_mistake_in_the_runs_of_a_board_is_named(
         (
             lambda t, of: t[~(of & t["metric"].eq("val_env"))],
             False,
-            "ERM on SEM: has not one score by val_env of each run, first run {first}",
+            "ERM on SEM: does not have one score by val_env of each run, first run {first}",
         ),
         (
             lambda t, of: t[~(of & t["metric"].eq("mse"))],
@@ -220,7 +220,7 @@ def test_each_mistake_in_the_records_of_a_board_is_named(
     ("text", "message"),
     [
         ("row,author\nERM,me\n", "must have the columns row, author, date, paper, pretraining"),
-        ("row,author,date,paper,pretraining\nERN,me,,,none\n", "that the board has not: ERN"),
+        ("row,author,date,paper,pretraining\nERN,me,,,none\n", "that the board does not have: ERN"),
         ("row,author,date,paper,pretraining\nERM,me,,,none\n", "is as it must be"),
     ],
 )

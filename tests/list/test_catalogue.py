@@ -7,7 +7,7 @@ from oodbench.datasets import datasets
 from oodbench.list.catalogue import listing, markdown, own_entries
 from oodbench.list.details import registered_entries
 from oodbench.networks.base import networks
-from oodbench.registry import CHANGES, word, written
+from oodbench.registry import CHANGES, paper_of, written
 from tests.helpers.paths import ROOT
 
 
@@ -61,4 +61,4 @@ class Three:
 '''
     (tmp_path / "some.py").write_text(source)
     ((name, call, node, _),) = written([tmp_path / "some.py"])
-    assert (name, node.name, word(call, "paper")) == ("One", "One", "arXiv:1")
+    assert (name, node.name, paper_of(call)) == ("One", "One", "arXiv:1")

@@ -89,7 +89,7 @@ class Sheet:
     remarks: tuple[AnyNote, ...]
     """The notes that a paper does not repeat: counts and code."""
     frame: "pd.DataFrame"
-    """The numbers behind the tables, a row each."""
+    """The numbers behind the tables, one per row."""
     marks: tuple[str, ...] = ()
     """The notes on what is bold and underlined, for formats that show it."""
     paper: Block | None = None

@@ -8,26 +8,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from oodbench.errors import counted, some
 from oodbench.notes import AnyNote, Note
 from oodbench.report.cells import (
     MEAN,
     METHOD,
-    ROW,
     before_adaptation,
     cells,
     on_tests,
     over_tests,
     recorded_metrics,
 )
+from oodbench.report.gaps import BASELINE
 from oodbench.report.numbers import UNDEFINED, Number, count, number, with_unit
 from oodbench.report.statistics import LEAST, WIDEST, each_mean_and_error, half_width
 from oodbench.report.tables import Cell
 from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.run_spec import CONSTANT
-from oodbench.results.tables import CELL, Tables, origins, plugins_of, pretraining, seen_before
+from oodbench.results.tables import CELL, ROW, Tables, origins, plugins_of, pretraining, seen_before
 from oodbench.selection import find_rule, rule_names, sees_test
 from oodbench.selection.judge import Chosen, judge, judge_by_all
-from oodbench.terminal import counted
 
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
@@ -193,8 +193,8 @@ def _undefined(tables: Sequence[pd.DataFrame]) -> list[Note]:
     places = pd.concat([t.loc[t["undefined"] != "", names] for t in tables]).drop_duplicates()
     texts = ["{} on {} of {} ({})".format(*place) for place in places.to_numpy()]
     what = "Undefined, and not in means, ranks, wins, ties or losses"
-    more = f" and {len(texts) - 1} more" * (len(texts) > 1)
-    return [Note(f"{what}: {'; '.join(texts)}.", f"Undefined: {t}{more}.") for t in texts[:1]]
+    brief = f"Undefined: {some(texts, 1)}."
+    return [Note(f"{what}: {'; '.join(texts)}.", brief)] * bool(texts)
 
 
 def _means(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -330,7 +330,7 @@ def beats_constant(frame: pd.DataFrame) -> "pd.Series[bool]":
     return ~frame["constant"].isin(("equal", "worse"))
 
 
-def equal_rows(values: pd.DataFrame, baseline: str = "ERM") -> list[Note]:
+def equal_rows(values: pd.DataFrame) -> list[Note]:
     """A sentence for each group of rows whose values are equal in every environment and trial.
 
     `values` is `Leaderboard.values`.
@@ -344,7 +344,7 @@ def equal_rows(values: pd.DataFrame, baseline: str = "ERM") -> list[Note]:
             groups.setdefault(wide[label].to_numpy(float).tobytes(), []).append(str(label))
     sentences = []
     for labels in (group for group in groups.values() if len(group) > 1):
-        first = baseline if baseline in labels else labels[0]
+        first = BASELINE if BASELINE in labels else labels[0]
         others = ", ".join(label for label in labels if label != first)
         brief = f"{counted(len(labels), 'row')} equal on every run: {first}, ..."
         sentences.append(Note(f"{others}: equal to {first} on every run.", brief))

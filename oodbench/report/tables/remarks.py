@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from oodbench.errors import counted, some
 from oodbench.notes import AnyNote, Note
 from oodbench.report.gaps import BASELINE
 from oodbench.report.statistics import LEAST
 from oodbench.results.provenance import code, made_by
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.results.tables import CELL
-from oodbench.terminal import counted
 
 NAMED = 3
 """A remark names at most this many runs of a state."""
@@ -129,8 +129,7 @@ def _repeated(runs: pd.DataFrame) -> list[Note]:
         f"Several settings under one name: {', '.join(rows)}. The rule chooses among all of them, which "
         "other rows cannot; a new label or results directory keeps them apart."
     )
-    more = f" and {len(rows) - 1} more" * (len(rows) > 1)
-    return [Note(text, f"Several settings under one name: {row}{more}.") for row in rows[:1]]
+    return [Note(text, f"Several settings under one name: {some(rows, 1)}.")] * bool(rows)
 
 
 def _mixed(runs: pd.DataFrame) -> list[Note]:

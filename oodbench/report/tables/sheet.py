@@ -10,6 +10,7 @@ import pandas as pd
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import MEAN, METHOD, TRANSDUCTIVE
 from oodbench.report.numbers import UNDEFINED, Kind, Number, with_unit
+from oodbench.report.statistics import rounded
 from oodbench.report.tables import Block, Cell, Marks, Sheet
 from oodbench.report.tables.leaderboard import (
     COLUMN,
@@ -161,11 +162,6 @@ def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
     if "defined" not in means:
         return ended
     return ended & (means["defined"] == means.groupby("dataset")["defined"].transform("max"))
-
-
-def rounded(mean: float) -> float:
-    """A mean in 12 digits, so that equal values are equal however they were added up."""
-    return float(f"{mean:.12g}")
 
 
 class Ranked(NamedTuple):

@@ -180,13 +180,13 @@ def submitters(results: Directory) -> Iterator[Launcher]:
     return (launchers.get(name)() for name in launchers)
 
 
-def states(results: Directory, ids: Iterable[str] | None = None) -> dict[str, RunStatus]:
-    """The state of each run in `ids`, by default of all planned runs.
+def states(results: Directory) -> dict[str, RunStatus]:
+    """The state of each planned run.
 
     The disk decides which runs have ended. For the others, the launcher that submitted a run may know
     whether it is queued, or can no longer be running.
     """
-    wanted = list(results.specs() if ids is None else ids)
+    wanted = list(results.specs())
     submitted: dict[str, RunStatus] = {}
     for launcher in submitters(results):
         known: object = launcher.states(results, wanted)

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from oodbench.errors import some
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job
 from oodbench.terminal import Terminal, duration, printable, terminal
@@ -82,8 +83,7 @@ class Display:
 
     def started(self, worker: int, run_ids: Sequence[str]) -> None:
         """Show that a worker has taken up some runs."""
-        spec = self.specs[run_ids[0]]
-        text = title(spec) + (f" and {len(run_ids) - 1} more" if len(run_ids) > 1 else "")
+        text = some([title(self.specs[i]) for i in run_ids], 1)
         steps = max(self.specs[i].steps for i in run_ids)
         self._progress.reset(self._bars[worker], total=steps, visible=True)
         self._progress.update(self._bars[worker], description=text)
