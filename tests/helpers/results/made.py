@@ -203,6 +203,7 @@ class OneStep:
         if state == "planned":
             return
         rows: list[tuple[str | None, str | None, str, float]] = [("train", "out", metric, score)]
+        rows += [(name, "in", metric, score) for name in run.validation_environments]
         for name, value in zip(run.test_environments, tests, strict=True):
             rows += [(name, "in", metric, value), (name, "out", metric, 0.123)]
             rows += [(name, "in", "loss", 1 - value if loss is None else loss)]
