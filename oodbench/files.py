@@ -126,7 +126,7 @@ def open_regular(path: Path) -> BinaryIO:
     Raises UserError for a pipe, a device or a folder, without opening it, and OSError as `open` does.
     """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise UserError(f"{path} is no regular file")
+        raise UserError(f"{path} is not a regular file")
     return path.open("rb")
 
 

@@ -57,7 +57,7 @@ def check_overrides(noun: str, cls: type) -> None:
     for name, member in own.items():
         kind = _kind(member)
         if hasattr(engines.get(name), "__final__"):
-            raise UserError(f"{who} defines `{name}`, which is no hook: give it another name")
+            raise UserError(f"{who} defines `{name}`, which is not a hook: give it another name")
         if name in hooks:
             if (mistake := _mistake(cls, name, member, hooks[name])) is not None:
                 raise UserError(f"{who}: {mistake}")

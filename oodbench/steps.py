@@ -190,7 +190,7 @@ def concatenated(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
 def scalars(returned: object, method: type, device: torch.device) -> dict[str, Tensor]:
     """What a method's `update` returned, with a tensor in place of every other number.
 
-    Raises UserError for a value that is no number, and if there is no `loss`.
+    Raises UserError for a value that is not a number, and if there is no `loss`.
     """
     who = f"the method {method.__name__}"
     if not isinstance(returned, Mapping) or "loss" not in returned:

@@ -36,7 +36,7 @@ class _Loader(_Base):  # type: ignore[misc, valid-type]
             value = super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError):
             kind, text = node.tag.rpartition(":")[2], _shortened(node.value, 40)
-            raise _refused(f"'{text}' is no {kind}", node.start_mark) from None
+            raise _refused(f"'{text}' is not a valid {kind}", node.start_mark) from None
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise _refused("an integer does not fit into 64 bits", node.start_mark)
         return value
@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> Any:
     try:
         text = read_regular(path, LARGEST_FILE).decode()
     except UnicodeDecodeError:
-        raise UserError(f"{path} is not YAML: it is no text in UTF-8") from None
+        raise UserError(f"{path} is not YAML: it is not UTF-8 text") from None
     return parse_yaml(text, str(path))
 
 

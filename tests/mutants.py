@@ -148,7 +148,7 @@ def changes(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def is_text(node: ast.BinOp) -> bool:
-    """Whether an operator works on texts, where another operator is no number that is wrong."""
+    """Whether an operator works on texts, for which another operator only raises."""
     parts = (node.left, node.right)
     return any(isinstance(getattr(p, "value", p), str | ast.JoinedStr) for p in parts)
 

@@ -156,7 +156,7 @@ def wrong_board(board: Path) -> list[str]:
 def _strays(tables: Tables) -> list[str]:
     found = {*tables.records["id"].unique(), *tables.scores["id"]} - set(tables.runs["id"])
     return [
-        f"there are records of {run}, which is no run of the board" for run in sorted(found)[:1]
+        f"there are records of {run}, which is not a run of the board" for run in sorted(found)[:1]
     ]
 
 
@@ -225,7 +225,7 @@ def _wrong_entries(file: Path, labels: set[str]) -> list[str]:
     try:
         entries = pd.read_csv(file, dtype=str, keep_default_na=False)
     except (ValueError, OSError) as error:
-        return [f"{file} is no table: {error}"]
+        return [f"{file} is not a table: {error}"]
     if list(entries) != ENTRY:
         return [f"{file} must have the columns {', '.join(ENTRY)}"]
     strange = [row for row in entries["row"] if row not in labels]

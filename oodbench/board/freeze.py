@@ -62,7 +62,7 @@ def freeze(
     with other numbers.
     """
     if not (board / PROTOCOL_FILE).is_file():
-        raise UserError(f"{board} is no board yet: copy its sweep to {board / PROTOCOL_FILE}")
+        raise UserError(f"{board} is not a board yet: copy its sweep to {board / PROTOCOL_FILE}")
     protocol = protocol_of(board)
     if wrong := wrong_results(results, protocol, data_dir):
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""

@@ -25,7 +25,7 @@ Entry = str | dict[str, Any]
 
 
 def protocol_of(board: Path) -> Sweep:
-    """The sweep of a board; raises UserError for a file that is no sweep, or cannot be a board's."""
+    """The sweep of a board; raises UserError for a file that is not a sweep, or cannot be a board's."""
     file = board / PROTOCOL_FILE
     values = read_yaml(file)
     if not isinstance(values, dict):

@@ -50,7 +50,7 @@ def croissant(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """The core and the RAI fields of a dataset with its default options, as JSON-LD.
 
     Fields that its metadata do not tell are left out; environments and classes are record sets. Raises
-    UserError for an unknown name, and for what is no dataset.
+    UserError for an unknown name, and for what is not a dataset.
     """
     about = details(name, plugins)
     if about["kind"] != "dataset":

@@ -30,7 +30,7 @@ from oodbench.selection.judge import Chosen, judge
 METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
 """The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose
 predictions depend on other test inputs, have a table of their own; ceilings, which a sweep marks, and
-references, which are no methods of the field, have no rank."""
+references, which are not methods of the field, have no rank."""
 APART = (TRANSDUCTIVE, REFERENCE, CEILING)
 """The kinds that a column of that name marks among runs; of two that mark a row the later one counts."""
 SHARED = ["dataset_label", "test_environments", "trial"]

@@ -264,7 +264,7 @@ def holm(p: "pd.Series[float]") -> "pd.Series[float]":
 def significant(differences: Sequence[Difference]) -> list[int]:
     """1 for a gain, -1 for a loss, 0 for neither, after Holm's correction over all these differences.
 
-    By the paired t-test over clusters at 5 %; differences of equal values are no tests.
+    By the paired t-test over clusters at 5 %; equal values are not tested.
     """
     tests = {i: _p(d) for i, d in enumerate(differences) if not d.equal and d.gain.n >= LEAST}
     corrected = holm(pd.Series(tests, dtype=float))

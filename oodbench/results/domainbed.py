@@ -153,7 +153,7 @@ def _records(file: Path) -> list[Record]:
         odd = [v for v in record.accuracies.values() if not isinstance(v, int | float | None)]
         if odd or len(record.accuracies) < 2:
             what = f"an accuracy is {str(odd[0])[:40]}" if odd else "it has no accuracies"
-            raise DamagedFile(f"{place} is no record of DomainBed: {what}")
+            raise DamagedFile(f"{place} is not a record of DomainBed: {what}")
         records.append(record)
     return records
 

@@ -167,7 +167,9 @@ def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
             raise DamagedFile(f"{place} has a row without an id")
         for name in (name for name in schema.names if name not in table.column_names):
             if name not in LATER:
-                raise DamagedFile(f"{place} has no column {name}: it is no table of this version")
+                raise DamagedFile(
+                    f"{place} has no column {name}: it is not a table of this version"
+                )
             values = pa.array([LATER[name]] * rows, schema.field(name).type)
             table = table.append_column(name, values)
         table = table.select(schema.names).cast(schema)
@@ -209,7 +211,7 @@ def count_records(runs: pd.DataFrame, records: pa.Table, place: str) -> None:
 def runs_frame(table: pa.Table, place: str = "") -> pd.DataFrame:
     """A table of runs as a frame: mappings parsed, lists of names as tuples.
 
-    Raises DamagedFile, which names the `place`, for mappings that are no JSON or of other types.
+    Raises DamagedFile, which names the `place`, for mappings that are not JSON or of other types.
     """
     columns: dict[str, Any] = {}
     for name in table.column_names:

@@ -51,7 +51,7 @@ class Tables:
 
 
 KINDS = ("ceiling", "transductive", "reference")
-"""The columns that mark the runs of rows which are no plain methods."""
+"""The columns that mark the runs of rows which are not plain methods."""
 NAMES = ("id", "environment", "split", "metric")
 """The categorical columns of records."""
 ROW = ["dataset_label", "label"]

@@ -273,7 +273,7 @@ def find_sweep(sweep: str) -> Path:
         if path.is_file():
             return path
     except OSError as error:
-        raise UserError(f"{short(sweep)} is no sweep: {error.strerror}") from error
+        raise UserError(f"{short(sweep)} is not a sweep: {error.strerror}") from error
     if path.suffix in (".yaml", ".yml"):
         raise UserError(f"there is no sweep file {path}")
     known = named_sweeps()

@@ -271,7 +271,7 @@ def race(
 ) -> None:
     """Race; afterwards OUT/race.json holds every figure and OUT/race.md the table."""
     if domainbed and not (domainbed / "domainbed" / "scripts" / "sweep.py").is_file():
-        raise UserError(f"{domainbed} is no checkout of DomainBed")
+        raise UserError(f"{domainbed} is not a checkout of DomainBed")
     out.mkdir(parents=True, exist_ok=True)
     facts = machine(domainbed)
     notes = "".join(f"\n{key}: {value}" for key, value in facts.items())

@@ -200,7 +200,7 @@ def test_each_mistake_in_the_runs_of_a_board_is_named(
         (
             lambda t, of: pd.concat([t, t[:1].assign(id="stray")]),
             False,
-            "there are records of stray, which is no run of the board",
+            "there are records of stray, which is not a run of the board",
         ),
     ],
 )
@@ -281,7 +281,7 @@ def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Pat
             "rerun {board} --algorithm IRMM",
             "unknown algorithm 'IRMM' in the board tiny.v1; did you",
         ),
-        ("freeze {half} nothing/b", "is no board yet: copy its sweep to"),
+        ("freeze {half} nothing/b", "is not a board yet: copy its sweep to"),
     ],
 )
 def test_a_mistake_in_the_arguments_is_one_sentence(

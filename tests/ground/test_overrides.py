@@ -106,8 +106,12 @@ def test_what_a_plug_in_for_0_4_says_of_boards_is_refused_with_the_new_spelling(
     [
         (Algorithm, {"objective": with_none}, r"`objective\(self\)` is called with \(self, out\)"),
         (Algorithm, {"skip": hook}, "`skip` begins with `@classmethod`"),
-        (Algorithm, {"descend": hook}, "defines `descend`, which is no hook: give it another name"),
-        (Algorithm, {"overrides": hook}, "defines `overrides`, which is no hook"),
+        (
+            Algorithm,
+            {"descend": hook},
+            "defines `descend`, which is not a hook: give it another name",
+        ),
+        (Algorithm, {"overrides": hook}, "defines `overrides`, which is not a hook"),
         (
             Algorithm,
             {"neutral": property(with_none)},

@@ -21,7 +21,7 @@ REFUSED = {
     "nesting of 100": ("[" * 100 + "]" * 100, "line 1: nested too deeply"),
     "nesting of 10,000": ("[" * 10_000 + "]" * 10_000, "nested too deeply|depth"),
     "nested mappings": ("{a: " * 10_000 + "}" * 10_000, "nested too deeply|depth"),
-    "no integer": ("a: 1\nb: !!int x\n", "line 2: 'x' is no int"),
+    "no integer": ("a: 1\nb: !!int x\n", "line 2: 'x' is not a valid int"),
     "beyond 64 bits": ("trials: 9223372036854775808", "64 bits"),
     "an object": ("a: !!python/object/apply:os.system [ls]", "line 1"),
     "a list as a key": ("? [a]\n: b", "line 1"),
@@ -88,7 +88,7 @@ def test_only_regular_files_of_a_sane_size_are_opened(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file.yaml").write_bytes(b"a: \xff\xfe")
-    with pytest.raises(UserError, match="no text in UTF-8"):
+    with pytest.raises(UserError, match="not UTF-8 text"):
         read_yaml(tmp_path / "file.yaml")
 
 

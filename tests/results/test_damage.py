@@ -58,7 +58,7 @@ FILES = {
 
 
 def other_type(text: bytes) -> bytes:
-    """Every value is a list of a text; what is no JSON is a number."""
+    """Every value is a list of a text; what is not JSON is a number."""
     try:
         lines = [json.loads(line) for line in text.splitlines()]
     except ValueError:

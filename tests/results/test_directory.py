@@ -112,7 +112,7 @@ def signed(run: RunDirectory) -> None:
 
 BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
     "no run.json": (without("run.json"), r"run\.json is missing"),
-    "a run.json that is no JSON": (
+    "a run.json that is not JSON": (
         lambda run: (run.path / "run.json").write_text("{"),
         r"run\.json is damaged: Invalid JSON",
     ),
@@ -144,7 +144,7 @@ BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
         lambda run: (run.path / "done.json").write_text('{"status": "do'),
         r"done\.json is damaged",
     ),
-    "a state that is no end": (
+    "a state that is not an end": (
         keys("done.json", status="running"),
         r"done\.json is damaged: status",
     ),
@@ -156,7 +156,7 @@ BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
     ),
     "a folder for records": (
         both(without("metrics.jsonl"), lambda run: (run.path / "metrics.jsonl").mkdir()),
-        r"metrics\.jsonl is no regular file",
+        r"metrics\.jsonl is not a regular file",
     ),
     "a torn record that the run ended with": (
         both(lines(lambda found: [*found[:-1], found[-1][:9]]), signed),

@@ -25,7 +25,9 @@ def write_pages(
 ) -> None:
     """Write a page for every experiment that has results, and the list of them."""
     if not (docs / "results").is_dir():
-        raise UserError(f"{docs / 'results'} is no folder: it holds copies of what `verify` writes")
+        raise UserError(
+            f"{docs / 'results'} is not a folder: it holds copies of what `verify` writes"
+        )
     for name in experiment_names():
         experiment, measured = load_experiment(name), committed_results(docs, name)
         (docs / f"{name}.md").write_text(experiment_page(experiment, measured))

@@ -71,4 +71,4 @@ def test_without_results(docs: Path, tmp_path: Path) -> None:
     assert "not run" in experiment_page(load_experiment("mine"), committed_results(empty, "mine"))
     result = CliRunner().invoke(papers.app, [str(empty)])
     assert result.exit_code == 2
-    assert "is no folder" in result.output
+    assert "is not a folder" in result.output

@@ -41,7 +41,7 @@ class Block:
     second: Marks = field(default_factory=set)
     """The runners-up, which papers underline."""
     grey: int = 0
-    """The number of last rows that are no methods."""
+    """The number of last rows that are not methods."""
     keys: int = 1
     """The number of first columns that name a row."""
     fits: Collection[int] = ()

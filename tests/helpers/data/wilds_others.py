@@ -1,4 +1,4 @@
-"""Small copies of the sets of WILDS that are no images, as they lie on disk."""
+"""Small copies of the sets of WILDS that are not images, as they lie on disk."""
 
 import csv
 import json
