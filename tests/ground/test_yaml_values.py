@@ -77,9 +77,9 @@ def test_only_regular_files_of_a_sane_size_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_text("#" * (LARGEST_FILE + 1))
     for path, reason in (
-        (tmp_path / "pipe", "no regular file"),
-        (Path("/dev/zero"), "no regular file"),
-        (tmp_path, "no regular file"),
+        (tmp_path / "pipe", "not a regular file"),
+        (Path("/dev/zero"), "not a regular file"),
+        (tmp_path, "not a regular file"),
         (tmp_path / "large", "bytes; more than"),
     ):
         with pytest.raises(UserError, match=reason):
