@@ -165,7 +165,8 @@ def _is_users(module: str, file: str) -> bool:
     if package in user_packages or module.startswith(FOLDERS):
         return True
     installed = {"site-packages", "dist-packages"} & {*Path(file).parts}
-    others = installed or file.startswith("<") or package in sys.stdlib_module_names
+    compiled = file.startswith("<") or file.endswith((".pyx", ".pxi"))
+    others = installed or compiled or package in sys.stdlib_module_names
     return package != "oodbench" and not others
 
 

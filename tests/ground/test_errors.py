@@ -1,6 +1,9 @@
+import re
+
+import pandas as pd
 import pytest
 
-from oodbench.errors import unknown
+from oodbench.errors import described, unknown
 
 
 @pytest.mark.parametrize(
@@ -28,3 +31,9 @@ def test_the_place_is_named_and_a_long_list_is_cut() -> None:
     assert message.startswith("unknown name '??' in the sweep x.yaml; known: 100, 101,")
     assert message.endswith("123, ...")
     assert len(str(unknown("name", "y" * 5000, range(10**4)))) < 240
+
+
+def test_a_line_of_compiled_code_is_not_the_users() -> None:
+    with pytest.raises(TypeError) as told:
+        pd.Series([[]]).unique()  # in Cython, whose files have no folder
+    assert re.search(r"\(tests/ground/test_errors\.py:\d+, in ", described(told.value))
