@@ -131,7 +131,7 @@ def test_the_direction_of_a_metric_is_that_of_its_plugin_and_never_guessed(
     forget(monkeypatch)
     Path("my_metrics.py").unlink()
     lost = invoke(command, str(out), flag, name)
-    assert lost.exit_code == 2 and "imported with --plugin my_metrics)" in lost.stderr
+    assert lost.exit_code == 2 and "--plugin my_metrics, in Python" in lost.stderr
     with edited(out / "sweep.json") as plan:
         plan["settings"]["plugins"] = []
     refused = invoke(command, str(out), flag, name)
