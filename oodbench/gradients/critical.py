@@ -111,7 +111,8 @@ def _class_and_slope(
     """Each example's predicted class, and d log f_k / dx for `k`, by default this class."""
     with torch.enable_grad():
         inputs = x.clone().requires_grad_()
-        logits = _logits(predict, inputs)
+        # a view, as hooks of modules on a leaf, such as those of FlopCounterMode, fail in `autograd.grad`
+        logits = _logits(predict, inputs.view_as(inputs))
         if not logits.requires_grad:
             raise UserError("critical samples need predictions that can be differentiated")
         now = logits.argmax(1)

@@ -286,14 +286,16 @@ def _require_records(
     seen: pd.DataFrame,
 ) -> None:
     """Raise UserError for a dataset whose runs have records, but none of the evidence."""
-    asked = evidence[evidence["source"].isin(records["id"].unique())]
-    dataset = runs["dataset_label"].to_numpy()
-    lacks = ~np.isin(dataset[asked["run"]], dataset[seen["run"].unique()])
-    if lacks.any():
-        first = asked[lacks].iloc[0]
+    dataset, labels = pd.factorize(runs["dataset_label"])
+    lacks = ~np.isin(dataset[evidence["run"]], dataset[seen["run"].unique()])
+    if not lacks.any():
+        return
+    asked = evidence[lacks & evidence["source"].isin(records["id"].unique())]
+    if len(asked):
+        first = asked.iloc[0]
         raise UserError(
-            f"selection rule {rule.name}: the runs of {dataset[first['run']]} have no record of its "
-            f"evidence, such as the split '{first['split']}' of '{first['environment']}'"
+            f"selection rule {rule.name}: the runs of {labels[dataset[first['run']]]} have no record of "
+            f"its evidence, such as the split '{first['split']}' of '{first['environment']}'"
         )
 
 
