@@ -123,3 +123,8 @@ def test_examples_without_a_known_label_are_in_no_split(
     assert loading.load_data(other, TrainSettings()) is data, (
         "nothing is fitted: the data are shared"
     )
+
+
+def test_inputs_whose_sum_overflows_are_finite(plain: Callable[[Environment], None]) -> None:
+    plain(Environment(torch.full((40, 3), 3e38), Y))
+    assert load_checked(make("Plain", {}), 1)["b"].x.max() == torch.tensor(3e38)

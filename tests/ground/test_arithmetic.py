@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 
@@ -88,3 +89,15 @@ def test_flushing_changes_masks_for_gradients_below_the_smallest_normal_number_a
     normal = (gradients.abs() >= torch.finfo(torch.float).tiny).all(0)
     assert kept.any() and torch.equal(kept[normal], flushed[normal])
     assert torch.equal(kept, flushed) == bool(normal.all())
+
+
+@pytest.mark.parametrize(
+    "room", ["board", "conformance", "data", "diagnose", "sweep", "train", "verify"]
+)
+def test_each_command_asks_for_portable_arithmetic(
+    room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(arithmetic, "prepare", lambda: calls.append(room))
+    runpy.run_module(f"oodbench.{room}.__main__", run_name="imported")
+    assert calls == [room]

@@ -12,7 +12,7 @@ from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import IMAGENET
 from oodbench.errors import UserError
 from oodbench.networks.base import Network, build
-from oodbench.networks.timm import _groups
+from oodbench.networks.timm import Timm, _body, _groups
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
@@ -251,3 +251,10 @@ def test_frozen_stages_stay_and_layers_have_rates_of_their_own(model: str) -> No
         "classifier.weight",
         "classifier.bias",
     }
+
+
+def test_the_size_that_weights_need_is_said_as_that_of_the_inputs() -> None:
+    config = {"fixed_input_size": True, "input_size": (3, 224, 160)}
+    message = r"of 224 x 160 pixels, and the inputs have 64 x 32: .* `size: 224`"
+    with pytest.raises(UserError, match=message):
+        _body(Timm.Hparams(model="vit_tiny_patch16_224", weights="imagenet"), config, 3, (64, 32))

@@ -88,3 +88,21 @@ def test_what_is_not_measured_in_time_is_like_the_rest(
     assert (expected.seconds, len(expected.unmeasured)) == (seconds, unmeasured)
     assert shares == sorted(shares)
     assert len(bundles) == len(set(bundles)) == calls
+
+
+def test_the_rows_that_time_allows_are_of_all_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, measured = 0.0, []
+
+    def of_bundle(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
+        nonlocal clock
+        measured.append(bundle[0].dataset_name)
+        clock += estimate.TOTAL / 5
+        return 1.0, None
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    monkeypatch.setattr(estimate, "_measure", of_bundle)
+    datasets = [{"name": "LinearSEM", "label": "abc"[i], "num_examples": 40 + i} for i in range(3)]
+    methods = {"datasets": datasets, "algorithms": ["ERM", "IRM", "VREx", "SD", "CORAL", "MMD"]}
+    specs = list(make_plan(validate({**SWEEP, **methods}, "plain")).runs.values())
+    forecast(specs, TrainSettings())
+    assert len(measured) == 6 and {*measured} == {"a", "b", "c"}

@@ -10,7 +10,8 @@ from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import under, validate
 from oodbench.sweep.launch import LaunchOptions, launch
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import make_plan, show_plan
+from oodbench.terminal import terminal
 from tests.helpers.results.sweeps import DIGITS, TINY, tiny
 
 
@@ -219,3 +220,12 @@ def test_a_dataset_may_have_trials_of_its_own() -> None:
     assert {s.id for s in more} == {s.id for s in runs if s.dataset_label == "more"}
     with pytest.raises(UserError, match="trials must be a list of different numbers"):
         tiny(datasets=[DIGITS | {"training": {"trials": [1, 1]}}])
+
+
+def test_datasets_with_equal_rows_share_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    names: list[dict[str, Any]] = [{"name": "LinearSEM", "label": label} for label in "abc"]
+    names[2] |= {"training": {"steps": 7}}
+    show_plan(tiny(datasets=names, algorithms=["ERM", "IRM"], trials=1), terminal())
+    text = capsys.readouterr().out
+    assert text.startswith("a, 1 test set: 5\nb, 1 test set: 5\nEach of them:\nalgorithm")
+    assert text.count("Each of them:") == 1 and text.count("algorithm  ") == 2

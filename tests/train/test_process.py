@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.backends import cudnn
 
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.train.execute import execute
+from oodbench.train.process import clean_process
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at
 from tests.helpers.results.sweeps import first, outcome, planned, tiny, trained
@@ -71,3 +73,14 @@ def test_a_method_that_draws_from_the_process_generators_is_repeatable(
         assert execute(spec, directory, SETTINGS) == ("done", "")
         records.append([r["train"] for r in directory.records()])
     assert records[0] == records[1] == records[2]
+
+
+def test_convolutions_of_runs_have_torchs_default_precision() -> None:
+    before = cudnn.allow_tf32
+    cudnn.allow_tf32 = False
+    try:
+        with clean_process(1):
+            assert cudnn.allow_tf32
+        assert not cudnn.allow_tf32
+    finally:
+        cudnn.allow_tf32 = before
