@@ -4,16 +4,16 @@ from oodbench.arithmetic import prepare
 
 prepare()  # before numpy and torch are loaded
 
-from oodbench.board.cli import app as board
-from oodbench.conformance.cli import app as conformance
-from oodbench.data.cli import app as data
-from oodbench.diagnose.cli import app as diagnose
-from oodbench.list.cli import app as list_
-from oodbench.report.cli import app as report
-from oodbench.sweep.cli import app as sweep
+from oodbench.board.__main__ import app as board
+from oodbench.conformance.__main__ import app as conformance
+from oodbench.data.__main__ import app as data
+from oodbench.diagnose.__main__ import app as diagnose
+from oodbench.list.__main__ import app as list_
+from oodbench.report.__main__ import app as report
+from oodbench.sweep.__main__ import app as sweep
 from oodbench.terminal import commands
-from oodbench.train.cli import app as train
-from oodbench.verify.cli import app as verify
+from oodbench.train.__main__ import app as train
+from oodbench.verify.__main__ import app as verify
 
 main = commands(__doc__, no_args_is_help=True, add_completion=True)
 main.add_typer(sweep, name="sweep")

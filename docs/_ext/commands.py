@@ -22,7 +22,7 @@ def page() -> str:
     """The page, as reStructuredText."""
     lines = [HEAD]
     for room in rooms():
-        app = importlib.import_module(f"oodbench.{room}.cli").app
+        app = importlib.import_module(f"oodbench.{room}.__main__").app
         lines += [room, "-" * len(room), ""]
         for name, command in verbs(typer.main.get_command(app), f"python -m oodbench.{room}"):
             lines += described(name, command)
@@ -31,7 +31,7 @@ def page() -> str:
 
 def rooms() -> list[str]:
     """The rooms of the package that have commands."""
-    return sorted(file.parent.name for file in Path(oodbench.__file__).parent.glob("*/cli.py"))
+    return sorted(file.parent.name for file in Path(oodbench.__file__).parent.glob("*/__main__.py"))
 
 
 def verbs(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:

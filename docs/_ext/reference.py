@@ -120,7 +120,7 @@ def module_names() -> list[str]:
     names = ["oodbench"]
     for module in pkgutil.walk_packages(oodbench.__path__, "oodbench."):
         parts = module.name.split(".")
-        private = any(part.startswith("_") or part == "cli" for part in parts)
+        private = any(part.startswith("_") for part in parts)
         if not private and parts[1:2] != ["sweeps"] and not registered_module(parts):
             names.append(module.name)
     return names

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from oodbench.algorithms import Algorithm, Outputs, algorithms, first_step, why_skipped
 from oodbench.conformance import check_algorithm, requirement
-from oodbench.conformance.cli import app
+from oodbench.conformance.__main__ import app
 from oodbench.conformance.requirement import DoesNotApply, Requirement, requirements, tasks_of
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
 from oodbench.errors import UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from oodbench.data.cli import app
+from oodbench.data.__main__ import app
 
 RAW = Path("MNIST") / "raw"
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from oodbench.data.cli import app
+from oodbench.data.__main__ import app
 from oodbench.data.copies import fetch
 from oodbench.datasets import Environment, FileDataset, Metadata, make, require_files
 from oodbench.errors import UserError

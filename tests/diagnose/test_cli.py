@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from oodbench.diagnose.cli import app
+from oodbench.diagnose.__main__ import app
 
 
 def call(*arguments: str) -> Result:

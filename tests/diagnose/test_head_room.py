@@ -11,8 +11,8 @@ import scipy
 from typer.testing import CliRunner
 
 from oodbench.datasets import make
+from oodbench.diagnose.__main__ import app
 from oodbench.diagnose.admission import REFERENCES
-from oodbench.diagnose.cli import app
 from oodbench.diagnose.head_room import HeadRoom, _on_its_own, _spearman, head_room, verdicts
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory

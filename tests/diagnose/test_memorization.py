@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 import oodbench
 from oodbench.diagnose import memorization
-from oodbench.diagnose.cli import app
+from oodbench.diagnose.__main__ import app
 from oodbench.diagnose.memorization import CSR, TEST, TRAIN, over_training, spread
 from oodbench.report.sources import frames_of
 from oodbench.report.statistics import mean_and_error

@@ -137,7 +137,7 @@ def test_every_command_that_is_shown_is_there(line: str) -> None:
     """Its verb, and the options that follow; files and names are those of whoever types it."""
     _, _, module, *arguments = shlex.split(line)
     with suppress(ModuleNotFoundError):
-        module = importlib.import_module(f"{module}.cli").__name__
+        module = importlib.import_module(f"{module}.__main__").__name__
     app = importlib.import_module(module).app
     groups = {group.name for group in app.registered_groups}
     verbs = arguments[: 1 + (arguments[:1] != [] and arguments[0] in groups)]

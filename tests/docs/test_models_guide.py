@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import oodbench
 from oodbench.errors import UserError
-from oodbench.sweep.cli import app
+from oodbench.sweep.__main__ import app
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 

@@ -9,7 +9,7 @@ from oodbench.__main__ import main
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
-ROOMS = sorted(path.parent.name for path in Path(oodbench.__file__).parent.glob("*/cli.py"))
+ROOMS = sorted(path.parent.name for path in Path(oodbench.__file__).parent.glob("*/__main__.py"))
 
 
 def test_every_room_with_a_command_line_is_a_command() -> None:

@@ -107,7 +107,7 @@ def test_installed_packages_register_and_what_a_run_does_not_use_is_not_imported
 
 READ = """
 import sys
-from oodbench.report.cli import app
+from oodbench.report.__main__ import app
 
 app(["table", "small.v3", "--plugin", "seen_rule"], standalone_mode=False)
 print("seen_rule" in sys.modules, "torch" in sys.modules)

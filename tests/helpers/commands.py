@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from oodbench.sweep.cli import app
+from oodbench.sweep.__main__ import app
 from tests.helpers.paths import ROOT
 
 

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from oodbench.algorithms import algorithms
-from oodbench.list.cli import app
+from oodbench.list.__main__ import app
 from tests.helpers.commands import mistake
 
 PLUGIN = '''

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from oodbench.metrics import metrics
-from oodbench.report import cli as report
+from oodbench.report import __main__ as report
 from oodbench.results.read import joined
 from oodbench.selection.judge import choose
-from oodbench.sweep import cli as sweep
+from oodbench.sweep import __main__ as sweep
 from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import edited, tiny_file

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from oodbench.identity import sha256
 from oodbench.networks.base import build
 from oodbench.networks.clip import PIXELS
-from oodbench.report.cli import app as report
+from oodbench.report.__main__ import app as report
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings

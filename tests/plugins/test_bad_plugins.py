@@ -8,8 +8,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from oodbench.report import cli as report
-from oodbench.sweep import cli as sweep
+from oodbench.report import __main__ as report
+from oodbench.sweep import __main__ as sweep
 from oodbench.train.process import clean_process
 from tests.helpers.algorithms.plugins import plugins_in
 from tests.plugins.bad_plugins import BAD, module

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.report.cli import app
+from oodbench.report.__main__ import app
 from oodbench.report.tables.domainbed import tables
 from oodbench.results.directory import Directory
 from oodbench.results.domainbed import import_sweep

@@ -12,7 +12,7 @@ from matplotlib.lines import AxLine
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.report.cli import app
+from oodbench.report.__main__ import app
 from oodbench.report.figures import FIGURES, SUFFIXES, WIDTHS, plot, save
 from oodbench.results.read import read_results
 from oodbench.results.tables import Tables

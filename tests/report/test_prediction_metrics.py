@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.metrics import PredictionMetric, register
-from oodbench.report import cli as report
+from oodbench.report import __main__ as report
 from oodbench.report.cells import reported_metrics, with_prediction_metrics
 from oodbench.report.html import contents
 from oodbench.results.directory import Directory
@@ -15,7 +15,7 @@ from oodbench.results.predictions import Predictions
 from oodbench.results.read import joined
 from oodbench.selection import usual
 from oodbench.selection.judge import choose, unchosen_predictions
-from oodbench.sweep import cli as sweep
+from oodbench.sweep import __main__ as sweep
 from tests.helpers.results.sweeps import outcome, tiny, tiny_file, trained
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import PLUGIN_HINT, UserError
-from oodbench.report.cli import app
+from oodbench.report.__main__ import app
 from oodbench.report.numbers import number
 from oodbench.report.why import Why, show, why
 from oodbench.results.read import read_results

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import oodbench
-from oodbench.report.cli import app as report
+from oodbench.report.__main__ import app as report
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions

@@ -15,14 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 import oodbench
-from oodbench.report.cli import app as report
+from oodbench.report.__main__ import app as report
 from oodbench.results import compact as compaction
 from oodbench.results import parquet
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.schemas import DamagedFile
-from oodbench.sweep.cli import app as sweep
+from oodbench.sweep.__main__ import app as sweep
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from tests.helpers.disks import CannotMount, mounted

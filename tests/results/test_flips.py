@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.report.cli import app as report
+from oodbench.report.__main__ import app as report
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions

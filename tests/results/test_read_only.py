@@ -7,11 +7,11 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from oodbench.report.cli import app as report
+from oodbench.report.__main__ import app as report
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
-from oodbench.sweep.cli import app as sweep
+from oodbench.sweep.__main__ import app as sweep
 from tests.helpers.disks import CannotMount, mounted, remount
 from tests.helpers.results.made import Made, flat
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 import oodbench
 from oodbench.errors import UserError
 from oodbench.registry import Registry
-from oodbench.report import cli as report
+from oodbench.report import __main__ as report
 from oodbench.selection import selection_rules
-from oodbench.sweep import cli as sweep
+from oodbench.sweep import __main__ as sweep
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import launchers
 from tests.helpers.results.sweeps import tiny_file

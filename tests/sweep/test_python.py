@@ -23,7 +23,7 @@ import oodbench
 from oodbench import algorithms, datasets
 from oodbench.algorithms import Algorithm, Outputs
 from oodbench.errors import UserError
-from oodbench.report import cli as report
+from oodbench.report import __main__ as report
 from oodbench.sweep.file import Keys, Sweep, read_sweep
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python

@@ -12,7 +12,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import Rule, records_on
-from oodbench.sweep.cli import app
+from oodbench.sweep.__main__ import app
 from tests.helpers.results.sweeps import tiny, tiny_file
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection.judge import choose
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
-from oodbench.train.cli import app
+from oodbench.train.__main__ import app
 from oodbench.train.diwa import Member, greedy_choice, mean_weights
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings

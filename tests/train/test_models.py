@@ -14,7 +14,7 @@ import oodbench
 from oodbench.datasets import require_files
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
-from oodbench.report.cli import app
+from oodbench.report.__main__ import app
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.run_directory import kept_weights

@@ -17,7 +17,7 @@ from oodbench.conformance.tiny_problems import TASKS, tiny_problem
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.cli import app
+from oodbench.sweep.__main__ import app
 from oodbench.sweep.plan import single
 from oodbench.train.models import evaluate, load_model
 from oodbench.train.run import Run

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from oodbench.results.directory import Directory
 from oodbench.sweep import file as sweep_file
 from oodbench.verify import targets
-from oodbench.verify.cli import app
+from oodbench.verify.__main__ import app
 from oodbench.verify.measured import Measured
 from tests.helpers.results.sweeps import TINY
 

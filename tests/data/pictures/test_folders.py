@@ -9,7 +9,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder as TorchvisionFolder
 from typer.testing import CliRunner
 
-from oodbench.data.cli import app
+from oodbench.data.__main__ import app
 from oodbench.data.pictures.pixels import Look
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import IMAGENET, make

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from oodbench.data.cli import app
+from oodbench.data.__main__ import app
 from oodbench.data.pictures.pixels import decoded, look
 from oodbench.datasets import in_order, make
 from oodbench.errors import UserError

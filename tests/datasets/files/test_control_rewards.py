@@ -19,7 +19,7 @@ from oodbench.datasets.control_rewards import (
 )
 from typer.testing import CliRunner
 
-from oodbench.data.cli import app
+from oodbench.data.__main__ import app
 from oodbench.data.made import Manifest, write_manifest
 from oodbench.datasets import make, md5
 from oodbench.errors import UserError

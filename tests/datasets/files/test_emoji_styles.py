@@ -10,7 +10,7 @@ import torch
 from oodbench.datasets.emoji_styles import GROUPS, SETS, EmojiStyles
 from typer.testing import CliRunner
 
-from oodbench.data.cli import app
+from oodbench.data.__main__ import app
 from oodbench.data.drawn import DrawnPictures
 from oodbench.data.packages import Files
 from oodbench.datasets import Environment, make

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import oodbench
-from oodbench.data.cli import app
+from oodbench.data.__main__ import app
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import make, require_files
 from oodbench.errors import UserError

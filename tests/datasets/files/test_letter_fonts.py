@@ -20,7 +20,7 @@ from oodbench.datasets.letter_fonts import (
 )
 from typer.testing import CliRunner
 
-from oodbench.data.cli import app
+from oodbench.data.__main__ import app
 from oodbench.data.packages import Files
 from oodbench.datasets import make
 from tests.helpers.data.pictures import font

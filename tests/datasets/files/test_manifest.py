@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from oodbench.data.cli import app
+from oodbench.data.__main__ import app
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
-from oodbench.report.cli import app as report
+from oodbench.report.__main__ import app as report
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions
-from oodbench.sweep.cli import app
+from oodbench.sweep.__main__ import app
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.plan import make_plan, single
 from oodbench.train.loading import load_data, split

@@ -10,8 +10,8 @@ import pandas as pd
 import yaml
 from typer.testing import CliRunner
 
-from oodbench.board.cli import app
-from oodbench.report.cli import app as report
+from oodbench.board.__main__ import app
+from oodbench.report.__main__ import app as report
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.ended import ended, write_part
 from oodbench.results.parquet import (

@@ -8,7 +8,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from oodbench.notes import AnyNote
-from oodbench.report.cli import app
+from oodbench.report.__main__ import app
 from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import Leaderboard
 from oodbench.report.tables.leaderboard import leaderboard as leaderboard

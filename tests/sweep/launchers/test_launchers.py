@@ -111,7 +111,7 @@ class Spool(Launcher):
 """
 COMMANDS = """
 from typer.testing import CliRunner
-from oodbench.sweep.cli import app
+from oodbench.sweep.__main__ import app
 launch = ["launch", "tiny.yaml", "--out", "out", "--yes", "--launcher", "spool"]
 for command in ([*launch, "--dry-run"], [*launch, "--set", "resources.colour=blue"], ["status", "out"],
                 ["cancel", "out"], ["status", "out"], [*launch, "--set", "resources.color=blue"]):
