@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from oodbench.errors import UserError
+from oodbench.errors import MissingError, UserError
 from oodbench.report.__main__ import Rows
 from oodbench.results.boards import (
     RECORDS_FILE,
@@ -154,7 +154,7 @@ def run(
     from oodbench.sweep.__main__ import show_time
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan, show_plan
-    from oodbench.sweep.sources import absent_data
+    from oodbench.sweep.sources import looked_up
 
     board = find_board(name)
     labels = [label.strip() for text in algorithms or ["all"] for label in text.split(",")]
@@ -175,7 +175,8 @@ def run(
     if not chosen and frozen and (coming := datasets_to_come(board)):
         terminal(stderr=True).say(f"{to_come(coming)}; they are left out")
     if not dataset:
-        sweep = possible(sweep, absent_data(sweep, data_dir))
+        found = looked_up(sweep, data_dir)  # kept: a plan lists the folders of datasets in use once
+        sweep = possible(sweep, {k: v for k, v in found.items() if isinstance(v, MissingError)})
     if plan:
         made = make_plan(sweep, data_dir)
         show_plan(made, terminal())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.notes import Finding
@@ -21,6 +21,9 @@ from oodbench.sweep.file import (
 )
 from oodbench.terminal import printable
 from oodbench.validation import several, short
+
+if TYPE_CHECKING:
+    from oodbench.datasets import Dataset
 
 MAX_EVALUATIONS = 100_000
 """The most evaluations of one run."""
@@ -114,19 +117,18 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
     return list(by_label.values())
 
 
-def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
-    """The datasets that lack data or a package, by label, with the command that gets it."""
-    absent: dict[str, MissingError] = {}
-    kept = []  # features of several networks share their images while they are in use
+def looked_up(sweep: Sweep, data_dir: Path | None = None) -> dict[str, "Dataset | MissingError"]:
+    """Each dataset by label, or that it lacks data or a package, with the command that gets it."""
+    found: dict[str, Dataset | MissingError] = {}
     for item in sweep.datasets:
         label = str(item if isinstance(item, str) else item.get("label", item.get("name")))
         try:
             dataset, label, *_ = _made(item, data_dir)
-            kept.append(dataset)
             dataset.check()
+            found[label] = dataset
         except MissingError as error:
-            absent[label] = error
-    return absent
+            found[label] = error
+    return found
 
 
 def _made(

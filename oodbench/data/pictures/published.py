@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from oodbench.data.pictures.folders import Images, Listing
+from oodbench.data.pictures.folders import Images, Listing, Survey
 from oodbench.data.pictures.pixels import class_folders, image_files, left_out
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import hparam
@@ -114,6 +114,14 @@ class Suite(Published):
     @cached_property
     def _fingerprint(self) -> str:
         return super().fingerprint(self._listing)
+
+    def survey(self) -> Survey:
+        """The survey of `Images`, read once for the dataset's listing."""
+        return self._survey
+
+    @cached_property
+    def _survey(self) -> Survey:
+        return super().survey()
 
     @cached_property
     def _listing(self) -> Listing:
