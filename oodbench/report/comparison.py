@@ -21,7 +21,7 @@ from oodbench.report.gaps import (
     gaps_of,
     share_cells,
 )
-from oodbench.report.numbers import Kind, Number, count, gain, unit_of_gains
+from oodbench.report.numbers import bracketed, count, gain, unit_of_gains
 from oodbench.report.sources import frames_of
 from oodbench.report.statistics import (
     BAND,
@@ -34,7 +34,7 @@ from oodbench.report.statistics import (
     ranks,
     significant,
 )
-from oodbench.report.tables import Block, Cell, Sheet
+from oodbench.report.tables import Block, Sheet
 from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.boards import board_among
@@ -161,10 +161,10 @@ def _gain_block(dataset: str, differences: list[Difference]) -> Block:
     return Block(title, header, list(map(_gain_row, ordered)), ranked)
 
 
-def _gain_row(d: Difference) -> list[Cell]:
+def _gain_row(d: Difference) -> list[str]:
     pairs, counts = count(d.pairs, d.planned), f"{d.wins}/{d.ties}/{d.losses}"
     if d.equal:
-        return [d.label, Number(0.0, kind=Kind.SIZE, metric=d.metric), "equal", counts, "-", pairs]
+        return [d.label, gain(0.0, d.metric, ""), "equal", counts, "-", pairs]
     mean, low, high = (gain(v, d.metric) for v in (d.gain.mean, d.gain.low, d.gain.high))
     interval = "-" if math.isnan(d.gain.low) else f"[{low}, {high}]"
     return [d.label, mean, interval, counts, gain(d.detectable, d.metric, ""), pairs]
@@ -172,10 +172,10 @@ def _gain_row(d: Difference) -> list[Cell]:
 
 def _paper(gains: Gains, baseline: str) -> Block:
     """The gains on all datasets as one table, bold where the interval does not hold 0."""
-    rows: list[list[Cell]] = []
+    rows: list[list[str]] = []
     clear = set()
     for label in dict.fromkeys(label for of_dataset in gains.values() for label in of_dataset):
-        row: list[Cell] = [label]
+        row: list[str] = [label]
         for of_dataset in gains.values():
             d = of_dataset.get(label)
             if d is None:
@@ -184,7 +184,8 @@ def _paper(gains: Gains, baseline: str) -> Block:
             if d.gain.low > 0 or d.gain.high < 0:
                 clear.add((len(rows), len(row)))
             half = math.nan if d.equal else (d.gain.high - d.gain.low) / 2
-            row.append(Number(d.gain.mean, half, kind=Kind.GAIN, metric=d.metric))
+            text = gain(d.gain.mean, d.metric)
+            row.append(text if math.isnan(half) else f"{text} ± {gain(half, d.metric, '')}")
         rows.append(row)
     title = f"Gain over {baseline} with 95 % intervals; bold where these do not hold 0"
     return Block(title, ["algorithm", *gains], rows, len(rows), clear, explains_bold=True)
@@ -195,7 +196,7 @@ def _rank_blocks(table: pd.DataFrame) -> list[Block]:
     if min(blocks.shape) < 2:
         return []
     means = mean_ranks(blocks).items()
-    rows: list[list[Cell]] = [[str(x), Number(rank, kind=Kind.RANK)] for x, rank in means]
+    rows: list[list[str]] = [[str(x), f"{rank:.2f}"] for x, rank in means]
     title = f"Mean ranks over {len(blocks)} {blocks.index.name}s"
     return [Block(title, ["algorithm", "mean rank"], rows, len(rows))]
 
@@ -252,7 +253,7 @@ def board_sheet(
     labels = None if shown is None else {*shown.runs["label"], CONSTANT}
     if labels is not None:
         paper, ranking = _of_rows(paper, labels), _of_rows(ranking, labels)
-        blocks = [part for b in blocks if len((part := _of_rows(b, labels)).cells) > part.grey]
+        blocks = [part for b in blocks if len((part := _of_rows(b, labels)).rows) > part.grey]
         notes = (*notes, "Places, ranks and marks are those among all rows of the board.")
     local = compare_own_rows(scores(whole.cells), origins(whole.chosen.runs), labels, short)
     own_blocks = [local] if local else []
@@ -261,14 +262,14 @@ def board_sheet(
     own = [x for x, origin in origins(board.chosen.runs).items() if "here" in origin]
     beside_best = {*own[:BEST], BASELINE, CONSTANT, CEILING}
     best = min(BEST, ranking.ranked)
-    rows = [r for r, row in enumerate(ranking.cells) if r < best or row[0] in beside_best]
+    rows = [r for r, row in enumerate(ranking.rows) if r < best or row[0] in beside_best]
     few = ranking.part(rows, sorted(ranking.fits))
     counts = [f"The best {best} of {ranking.ranked} ranked rows."] * (labels is None)
     return replace(main, blocks=[*own_blocks, few], notes=(*notes, *counts), remarks=())
 
 
 def _of_rows(block: Block, labels: Collection[str]) -> Block:
-    rows = [r for r, row in enumerate(block.cells) if row[0] in labels]
+    rows = [r for r, row in enumerate(block.rows) if row[0] in labels]
     return block.part(rows, range(len(block.header)))
 
 
@@ -299,7 +300,7 @@ def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
     of_groups = [
         {row.Index: share_cells(row)[0] for row in gaps.over[g].itertuples()} for g in groups
     ]
-    rows: list[list[Cell]] = []
+    rows: list[list[str]] = []
     for row in gaps.over[ALL].itertuples():
         label, (mean, *places) = str(row.Index), share_cells(row)
         other = (known.get(label, "-") for known in beside.values())
@@ -340,7 +341,7 @@ def compare_own_rows(
     rows = [row for group in groups for row in _own_rows(*group, local, frozen)]
     if not rows:
         return None
-    in_percent, means = table[table["metric"].map(is_proportion).astype(bool)], list[list[Cell]]()
+    in_percent, means = table[table["metric"].map(is_proportion).astype(bool)], list[list[str]]()
     if in_percent["dataset"].nunique() > 1:
         means = _own_rows("datasets in %", in_percent, local, frozen)
     header = ["dataset", "algorithm", "rank"]
@@ -359,13 +360,13 @@ def compare_own_rows(
 
 def _own_rows(
     dataset: str, group: pd.DataFrame, local: Sequence[str], frozen: Sequence[str]
-) -> list[list[Cell]]:
+) -> list[list[str]]:
     """The rows of a dataset, or of the means of several, with ranks among the complete labels."""
     blocks, several = block_table(group), group["dataset"].nunique() > 1
     ranked = ranks(blocks if several else pd.DataFrame([blocks.mean()])).mean()
     on_board = ranked[ranked.index.isin(frozen)].sort_values(kind="stable")
     best = str(on_board.index[0]) if len(on_board) else None
-    rows: list[list[Cell]] = []
+    rows: list[list[str]] = []
     for label in (x for x in local if x in set(group["label"])):
         if several and label not in ranked.index:  # its mean is over fewer datasets
             rows.append([dataset, label, *["-"] * 4])
@@ -378,15 +379,15 @@ def _own_rows(
     return rows
 
 
-def _gain(group: pd.DataFrame, label: str, other: str | None) -> Cell:
+def _gain(group: pd.DataFrame, label: str, other: str | None) -> str:
     if other is None or other == label or other not in set(group["label"]):
         return "-"
     (difference,) = paired_differences(group[group["label"].isin((label, other))], other)
     return gain_cell(difference)
 
 
-def gain_cell(d: Difference) -> Cell:
+def gain_cell(d: Difference) -> str:
     """A gain with its interval; "equal" where every pair has two equal values."""
     if d.equal or not d.pairs:
         return "equal" if d.equal else "-"
-    return Number(d.gain.mean, low=d.gain.low, high=d.gain.high, kind=Kind.GAIN, metric=d.metric)
+    return bracketed(d.gain.mean, d.gain.low, d.gain.high, lambda v: gain(v, d.metric))

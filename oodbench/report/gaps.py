@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from oodbench.report.cells import CEILING, METHOD, REFERENCE, TRANSDUCTIVE, cells, scores
-from oodbench.report.numbers import Kind, Number, share
+from oodbench.report.numbers import place, share
 from oodbench.report.statistics import (
     LEAST,
     LEVEL,
@@ -169,15 +169,15 @@ def _places(table: npt.NDArray[np.floating]) -> Numbers:
 _TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
 
-def share_cells(row: Any) -> tuple[Number | str, Number | str, Number | str]:
+def share_cells(row: Any) -> tuple[str, str, str]:
     """A row's mean share, its place and how often it is better, as tables have them.
 
     `row` is a row of `Gaps.over`, as `itertuples` gives it.
     """
-    place = Number(row.place, low=row.place_low, high=row.place_high, kind=Kind.PLACE)
+    of_row = place(row.place, row.place_low, row.place_high)
     if row.Index == BASELINE and not math.isnan(row.mean):
-        return "0", place, "-"
-    return share(row.mean, row.low, row.high), place, share(row.better)
+        return "0", of_row, "-"
+    return share(row.mean, row.low, row.high), of_row, share(row.better)
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ class Gaps:
         found.loc[BASELINE, ["low", "high", "better"]] = math.nan
         return means.to_frame("mean").join(found).assign(grey=~means.index.isin(list(self.trials)))
 
-    def means_over(self, group: str) -> dict[str, Number]:
+    def means_over(self, group: str) -> dict[str, str]:
         """The mean share of each row that has all datasets of a group."""
         means = bounded_mean(self.all_shares.loc[self.subsets.get(group, [])]).dropna()
         return {str(label): share(mean) for label, mean in means.items()}

@@ -1,9 +1,8 @@
 """Numbers as tables print them: values with their errors, gains, shares of the gap, ranks, counts."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 from decimal import Decimal
-from enum import StrEnum
 
 from oodbench.metrics import is_proportion
 
@@ -11,77 +10,6 @@ UNDEFINED = "undefined"
 """The text for a value that is not defined, as the AUROC of one class; it counts nowhere."""
 ROUND_OFF = 1e-8
 """The error below which a number is written with a power of ten, however large it is."""
-
-
-class Kind(StrEnum):
-    """How a number is written."""
-
-    VALUE = "value"  # of a metric
-    GAIN = "gain"  # a difference with its sign
-    SIZE = "size"  # a difference without a sign
-    SHARE = "share"  # of the gap
-    TAU = "correlation"
-    RANK = "rank"
-    PLACE = "place"
-    COUNT = "count"  # `high` is the planned number
-
-
-DIGITS = {Kind.SHARE: "z.2f", Kind.TAU: "z.2f", Kind.RANK: ".2f", Kind.PLACE: ".0f"}
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number of a table with its error or its interval; NaN for what is missing."""
-
-    value: float
-    error: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    kind: Kind = Kind.VALUE
-    metric: str = ""
-    """The metric of a value or gain; a proportion is written in %."""
-
-    def __str__(self) -> str:
-        """The text in tables; `-` for a number that is missing."""
-        if self.kind is Kind.VALUE:
-            return number(self.value, self.error, self.metric)
-        if self.kind is Kind.COUNT:
-            return f"{self.value:.0f}" + f"/{self.high:.0f}" * (self.high != self.value)
-        if math.isnan(self.value) and self.kind is not Kind.TAU:
-            return "-"
-        text = self._written(self.value)
-        if not math.isnan(self.error):
-            return f"{text} ± {gain(self.error, self.metric, '')}"
-        if math.isnan(self.low):
-            return text
-        return f"{text} [{self._written(self.low)}, {self._written(self.high)}]"
-
-    def _written(self, value: float) -> str:
-        if self.kind in DIGITS:
-            return format(value, DIGITS[self.kind])
-        return gain(value, self.metric, "+" * (self.kind is Kind.GAIN))
-
-    @property
-    def parts(self) -> tuple[str, str]:
-        """The texts of the number and of its error, which may be empty."""
-        text, _, error = str(self).partition(" ± ")
-        return text, error
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A number and its error as a paper prints them."""
-
-    value: str
-    error: str = ""
-
-    def __str__(self) -> str:
-        return " ± ".join(filter(None, self.parts))
-
-    @property
-    def parts(self) -> tuple[str, str]:
-        """The texts of the number and of its error, which may be empty."""
-        return self.value, self.error
 
 
 def number(mean: float, stderr: float, metric: str) -> str:
@@ -124,19 +52,32 @@ def unit_of_gains(metric: str) -> str:
     return "points" if is_proportion(metric) else metric
 
 
-def count(n: int, planned: int) -> Number:
+def count(n: float, planned: float) -> str:
     """How many of the planned are there."""
-    return Number(n, high=planned, kind=Kind.COUNT)
+    return f"{n:.0f}" if n == planned else f"{n:.0f}/{planned:.0f}"
 
 
-def share(value: float, low: float = math.nan, high: float = math.nan) -> Number:
-    """A share of the gap."""
-    return Number(value, low=low, high=high, kind=Kind.SHARE)
+def bracketed(value: float, low: float, high: float, written: Callable[[float], str]) -> str:
+    """A number with its interval, if it has one; `-` for NaN."""
+    if math.isnan(value):
+        return "-"
+    text = written(value)
+    return text if math.isnan(low) else f"{text} [{written(low)}, {written(high)}]"
 
 
-def measured(mean: float, error: float) -> Printed:
-    """A value in a paper's unit, to two digits of its error; to 4 digits without an error."""
+def share(value: float, low: float = math.nan, high: float = math.nan) -> str:
+    """A share of the gap, with its interval."""
+    return bracketed(value, low, high, "{:z.2f}".format)
+
+
+def place(value: float, low: float = math.nan, high: float = math.nan) -> str:
+    """A place among rows, with its interval."""
+    return bracketed(value, low, high, "{:.0f}".format)
+
+
+def printed(mean: float, error: float) -> str:
+    """A value as papers print it: to two digits of its error; to 4 digits without an error."""
     if math.isnan(error) or error == 0:
-        return Printed(f"{mean:.4g}")
+        return f"{mean:.4g}"
     digits = max(0, 1 - math.floor(math.log10(error)))
-    return Printed(f"{mean:.{digits}f}", f"{error:.{digits}f}")
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"

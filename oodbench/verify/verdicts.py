@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from oodbench.report import numbers
+from oodbench.report.numbers import printed
 from oodbench.report.statistics import mean_and_error
-from oodbench.report.tables import Block, Cell, Sheet
+from oodbench.report.tables import Block, Sheet
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, Target
 
@@ -140,7 +140,7 @@ def _block(experiment: Experiment, source: str, comparisons: Sequence[Comparison
     return Block(f"{experiment.title} ({source})", header, rows, len(rows))
 
 
-def _row(c: Comparison, shorts: Mapping[str, str]) -> list[Cell]:
+def _row(c: Comparison, shorts: Mapping[str, str]) -> list[str]:
     t = c.target
     where = t.environment or "-"
     if t.test_environments:
@@ -151,11 +151,11 @@ def _row(c: Comparison, shorts: Mapping[str, str]) -> list[Cell]:
     if t.step is not None:
         where += f", step {t.step}"
     bound = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "")
-    paper = numbers.Printed(f"{bound}{t.value:g}")
+    paper = f"{bound}{t.value:g}"
     if t.error:
         digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
-        paper = numbers.Printed(f"{bound}{t.value:.{digits}f}", f"{t.error:.{digits}f}")
-    ours: Cell = numbers.measured(c.mean, c.stderr) if c.values else "-"
+        paper = f"{bound}{t.value:.{digits}f} ± {t.error:.{digits}f}"
+    ours = printed(c.mean, c.stderr) if c.values else "-"
     difference = f"{c.difference:+.3g}" if c.values else "-"
     z = "-" if math.isnan(c.z) else f"{c.z:+.1f}"
     return [t.row, where, t.metric, paper, ours, difference, z, str(len(c.values)), c.verdict]

@@ -11,7 +11,7 @@ import scipy.stats
 
 from oodbench.report import gaps as g
 from oodbench.report import statistics as st
-from oodbench.report.numbers import Kind, Number
+from oodbench.report.numbers import place
 
 LABELS = ["ERM", "A", "B", "C"]
 HIGHER = {"accuracies": True, "losses": False, "others": True}
@@ -156,7 +156,7 @@ def test_the_bootstrap_resamples_datasets_then_paired_trials(
     assert set(share.round(9)) == set(np.round(expected, 9))
     assert (drawn["ERM"] == 0).all()
     assert len(g.resampled(trials, rooms)) == st.RESAMPLES == 10_000
-    assert str(Number(1, low=1, high=2, kind=Kind.PLACE)) == "1 [1, 2]"
+    assert place(1, 1, 2) == "1 [1, 2]"
 
 
 def test_a_resample_is_the_same_whatever_rows_are_shown(

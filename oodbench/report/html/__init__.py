@@ -29,9 +29,9 @@ from oodbench.report.gaps import (
     lost_to_oracle,
 )
 from oodbench.report.html.views import Numbers, short_number, views
-from oodbench.report.numbers import Kind, Number, gain, share, unit_of_gains, with_unit
+from oodbench.report.numbers import gain, place, share, unit_of_gains, with_unit
 from oodbench.report.statistics import Difference, kendall
-from oodbench.report.tables import Block, Cell
+from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import Leaderboard
 from oodbench.report.tables.remarks import number_of_trials
 from oodbench.report.tables.sheet import value_cell
@@ -200,12 +200,12 @@ def _cells(
         if row is None or not row["n"]:
             cells.append(None)
             continue
-        texts = [str(value_cell(row)), "", ""]
-        facts = [[k, str(v)] for k, v in one.board.last_cells(row).items() if str(v)]
+        texts = [value_cell(row), "", ""]
+        facts = [[k, v] for k, v in one.board.last_cells(row).items() if v]
         if share is not None:
             texts[1] = f"{share:z.2f}".replace("inf", "∞")
         if d is not None:
-            texts[2] = str(gain_cell(d))
+            texts[2] = gain_cell(d)
             facts += _facts(d)
         colour = share if shares else d.gain.mean / largest if d else None
         if colour is not None:
@@ -236,7 +236,7 @@ def _environments(frame: pd.DataFrame, dataset: str, labels: Sequence[str]) -> l
     for key, group in rest.groupby(["test_environments", "environment", "metric"], sort=False):
         tests, environment, metric = map(str, key)
         name = (environment or metric) + (f" of {tests}" if "+" in tests else "")
-        texts = {row["label"]: str(value_cell(row)) for row in group.to_dict("records")}
+        texts = {row["label"]: value_cell(row) for row in group.to_dict("records")}
         columns.append({"name": name, "texts": [texts.get(label, "-") for label in labels]})
     return columns if len(columns) > 1 else []
 
@@ -277,7 +277,7 @@ def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
     table = pd.DataFrame(means).join(lost[rule])
     table.loc["mean over rows"] = table.mean()
     named = table.itertuples(name=None)
-    rows: list[list[Cell]] = [[str(label), *map(share, row)] for label, *row in named]
+    rows: list[list[str]] = [[str(label), *map(share, row)] for label, *row in named]
     return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
 
 
@@ -294,11 +294,11 @@ def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
         theirs = other.shares.reindex(both, columns=usual.columns)
         if name != rule:
             orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
-    first, rows = one.means.index[0], list[list[Cell]]()
+    first, rows = one.means.index[0], list[list[str]]()
     for text, before, after in orders:
-        place = after.rank(ascending=False, method="min")[first]
-        tau = Number(kendall(before, after), kind=Kind.TAU)
-        rows.append([text, tau, str(after.idxmax()), Number(place, kind=Kind.PLACE)])
+        of_first = float(after.rank(ascending=False, method="min")[first])
+        tau = f"{kendall(before, after):z.2f}"
+        rows.append([text, tau, str(after.idxmax()), place(of_first)])
     header = ["changed", "Kendall's tau", "first", f"place of {first}"]
     return Block("What changes the order of rows", header, rows, len(rows))
 

@@ -134,8 +134,8 @@ def _of_gaps(one: Numbers, gaps: Gaps, others: Sequence[Gaps], group: str) -> di
     rows = list[Row]()
     named: Any = gaps.over[group].itertuples()
     for row in named:
-        label, (mean, place, better) = str(row.Index), map(str, share_cells(row))
-        texts = [mean, *(str(known.get(label, "-")) for known in means), place, better]
+        label, (mean, place, better) = str(row.Index), share_cells(row)
+        texts = [mean, *(known.get(label, "-") for known in means), place, better]
         rows.append(Row(label, row.mean, row.low, row.high, texts, not math.isnan(row.place)))
     finding = _finding_of_gaps([row for row in rows if row.ranked], len(members))
     head = ["mean share of the gap", *(f"by {g.rule}" for g in others), "place", "P(better)"]
@@ -196,7 +196,7 @@ def _of_dataset(one: Numbers, dataset: str) -> dict[str, Any]:
     made, rows = _row_of_gain if has_gains else _row_of_value, []
     for label in _order(means, one.higher(dataset)):
         of_row = means.loc[label].to_dict()
-        row = made(one, dataset, label, str(count(of_row["n"], of_row["planned"])))
+        row = made(one, dataset, label, count(of_row["n"], of_row["planned"]))
         whole = of_row["kind"] == METHOD and 0 < of_row["n"] == of_row["planned"]
         rows.append(row._replace(ranked=whole))
     if has_gains:
@@ -237,7 +237,7 @@ def _row_of_gain(one: Numbers, dataset: str, label: str, extra: str) -> Row:
     if d is None:
         return Row(label, math.nan, math.nan, math.nan, ["-", extra], False)
     mean, low, high = (scale(d.metric) * v for v in (d.gain.mean, d.gain.low, d.gain.high))
-    return Row(label, mean, low, high, [str(gain_cell(d)), extra], d.pairs == d.planned)
+    return Row(label, mean, low, high, [gain_cell(d), extra], d.pairs == d.planned)
 
 
 def _row_of_value(one: Numbers, dataset: str, label: str, extra: str) -> Row:

@@ -1,6 +1,6 @@
 """Tables, and how they are printed: for a terminal, a web page, a paper or a program.
 
-Cells are numbers until a format renders them.
+Cells are texts; the numbers behind them are in the frame of a sheet.
 """
 
 import json
@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from oodbench.errors import unknown
 from oodbench.notes import AnyNote, footnotes
-from oodbench.report.numbers import Number, Printed
 from oodbench.terminal import Terminal, printable, printable_json, terminal
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Cell = Number | Printed | str
-"""A number, or a text: a name, or `-` for a number that is missing."""
 Marks = set[tuple[int, int]]
 """(row, column) of some cells."""
 
@@ -32,7 +29,8 @@ class Block:
 
     title: str
     header: Sequence[str]
-    cells: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[str]]
+    """The texts of the cells; `-` for a number that is missing, and ` ± ` before an error."""
     ranked: int
     """The number of ranked rows: the complete ones, which stand first, the best at the top."""
     best: Marks = field(default_factory=set)
@@ -50,14 +48,9 @@ class Block:
     """Whether the title says what is bold; elsewhere it is the best value."""
 
     @property
-    def rows(self) -> list[list[str]]:
-        """The cells as texts."""
-        return [list(map(str, row)) for row in self.cells]
-
-    @property
     def grey_places(self) -> Marks:
         """The cells of the grey rows."""
-        rows = range(len(self.cells) - self.grey, len(self.cells))
+        rows = range(len(self.rows) - self.grey, len(self.rows))
         return {(row, column) for row in rows for column in range(len(self.header))}
 
     def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
@@ -70,9 +63,9 @@ class Block:
         return replace(
             self,
             header=[self.header[c] for c in columns],
-            cells=[[self.cells[r][c] for c in columns] for r in rows],
+            rows=[[self.rows[r][c] for c in columns] for r in rows],
             ranked=sum(r < self.ranked for r in rows),
-            grey=sum(r >= len(self.cells) - self.grey for r in rows),
+            grey=sum(r >= len(self.rows) - self.grey for r in rows),
             best=best,
             near=near,
             second=second,
@@ -124,7 +117,7 @@ def to_terminal(
     with console.capture() as capture:
         for block in tables.blocks:
             console.say(block.title)
-            ranked = block.ranked if block.ranked < len(block.cells) else 0
+            ranked = block.ranked if block.ranked < len(block.rows) else 0
             styles = _by_place(block, "bold", block.near, "underline", "bright_black")
             table = console.tables(
                 block.header, block.rows, keys=block.keys, line_after=ranked, styles=styles
@@ -148,11 +141,11 @@ def _by_place(
 
 
 def _marked(
-    block: Block, render: Callable[[Cell], str], marks: Mapping[tuple[int, int], str]
+    block: Block, render: Callable[[str], str], marks: Mapping[tuple[int, int], str]
 ) -> list[list[str]]:
     return [
         [marks.get((r, c), "{}").format(render(cell)) for c, cell in enumerate(row)]
-        for r, row in enumerate(block.cells)
+        for r, row in enumerate(block.rows)
     ]
 
 
@@ -172,7 +165,7 @@ def _tabulated(block: Block, style: str) -> str:
     escaped: Callable[[str], str] = _markdown_escaped if style == "pipe" else escape
     best, grey = ("**{}**", "*{}*") if style == "pipe" else ("<b>{}</b>", "<i>{}</i>")
     marks = _by_place(block, best, block.near, "<u>{}</u>", grey)
-    rows = _marked(block, lambda cell: escaped(str(cell)), marks)
+    rows = _marked(block, escaped, marks)
     align = [*["left"] * block.keys, *["right"] * (len(block.header) - block.keys)]
     header = list(map(escaped, block.header))
     return tabulate(rows, header, style, disable_numparse=True, colalign=align)
@@ -245,7 +238,7 @@ def _tabular(block: Block) -> str:
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    columns = zip(*block.rows, strict=True) if block.cells else [block.header]
+    columns = zip(*block.rows, strict=True) if block.rows else [block.header]
     if sum(max(map(len, column)) + 2 for column in columns) > LINE:
         return "\n".join([r"\resizebox{\textwidth}{!}{%", *lines]) + "%\n}"
     return "\n".join(lines)
@@ -259,8 +252,8 @@ def _stacked(title: str) -> str:
     return rf"\shortstack[r]{{{stacked}}}"
 
 
-def _latex_cell(cell: Cell) -> str:
-    value, error = (cell, "") if isinstance(cell, str) else cell.parts
+def _latex_cell(cell: str) -> str:
+    value, _, error = cell.partition(" ± ")
     small = rf" {{\scriptsize $\pm$ {_latex_escaped(error)}}}" if error else ""
     return _latex_escaped(value) + small
 

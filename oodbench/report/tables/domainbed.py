@@ -6,6 +6,7 @@ between steps to the first; the oracle sees the last step alone; runs that have 
 error is the population's (ddof=0), 0.0 for one trial.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.report.numbers import Number
-from oodbench.report.tables import Block, Cell, Sheet
+from oodbench.report.numbers import number
+from oodbench.report.tables import Block, Sheet
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.results.tables import Tables
 
@@ -194,11 +195,11 @@ def _table(title: str, cells: pd.DataFrame, labels: list[str], names: list[str])
         place: _mean_and_error(values)
         for place, values in cells.groupby(["label", "column"])["value"]
     }
-    rows: list[list[Cell]] = []
+    rows: list[list[str]] = []
     for label in labels:
         known = [by_place.get((label, name)) for name in names]
-        texts = [Number(*v, metric="accuracy") if v else NOTHING for v in known]
+        texts = [number(*v, "accuracy") if v else NOTHING for v in known]
         means = [value[0] for value in known if value]
-        average = Number(sum(means) / len(names), metric="accuracy")
+        average = number(sum(means) / len(names), math.nan, "accuracy")
         rows.append([label, *texts, average if len(means) == len(names) else NOTHING])
     return Block(title, ["algorithm", *names, "Avg"], rows, len(rows))

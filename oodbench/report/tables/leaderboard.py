@@ -20,9 +20,8 @@ from oodbench.report.cells import (
     recorded_metrics,
 )
 from oodbench.report.gaps import BASELINE
-from oodbench.report.numbers import UNDEFINED, Number, count, number, with_unit
+from oodbench.report.numbers import UNDEFINED, count, number, with_unit
 from oodbench.report.statistics import LEAST, WIDEST, each_mean_and_error, half_width
-from oodbench.report.tables import Cell
 from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import CELL, ROW, Tables, origins, plugins_of, pretraining, seen_before
@@ -130,12 +129,12 @@ class Leaderboard:
             found[metric] = cells(self.chosen.on(there) if there else self.chosen, metric)
         return found
 
-    def last_cells(self, row: Mapping[Any, Any]) -> dict[str, Cell]:
+    def last_cells(self, row: Mapping[Any, Any]) -> dict[str, str]:
         """The last cells of a table's row by the titles of their columns.
 
         `row` is the row's mean in `frame`.
         """
-        found: dict[str, Cell] = {with_unit(m): _number(row, m, m) for m in self.also}
+        found: dict[str, str] = {with_unit(m): _number(row, m, m) for m in self.also}
         if UNADAPTED in row:
             found[UNADAPTED] = _number(row, UNADAPTED, row["metric"])
         found["n"] = count(row["n"], row["planned"])
@@ -182,9 +181,9 @@ def leaderboard(
     return board
 
 
-def _number(row: Mapping[Any, Any], name: str, metric: str) -> Cell:
+def _number(row: Mapping[Any, Any], name: str, metric: str) -> str:
     if not np.isnan(row[name]):
-        return Number(row[name], row[f"{name}_stderr"], metric=metric)
+        return number(row[name], row[f"{name}_stderr"], metric)
     return UNDEFINED if row.get(f"{name}_undefined") else ""
 
 

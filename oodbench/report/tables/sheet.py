@@ -9,9 +9,9 @@ import pandas as pd
 
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import MEAN, METHOD, TRANSDUCTIVE
-from oodbench.report.numbers import UNDEFINED, Kind, Number, with_unit
+from oodbench.report.numbers import UNDEFINED, number, with_unit
 from oodbench.report.statistics import rounded
-from oodbench.report.tables import Block, Cell, Marks, Sheet
+from oodbench.report.tables import Block, Marks, Sheet
 from oodbench.report.tables.leaderboard import (
     COLUMN,
     FROM,
@@ -147,13 +147,13 @@ def _title(column: Column, columns: Sequence[Column]) -> str:
     return f"{environment} (of {tests})" if others and tests != environment else environment
 
 
-def value_cell(row: Any) -> Cell:
+def value_cell(row: Any) -> str:
     """The mean in a row of `Leaderboard.frame`; `-` where no trial is complete."""
     if not row or not row["n"]:
         return "-"
     if row.get("defined") == 0:
         return UNDEFINED
-    return Number(row["mean"], row["stderr"], metric=row["metric"])
+    return number(row["mean"], row["stderr"], row["metric"])
 
 
 def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
@@ -217,16 +217,16 @@ def _over_datasets(board: Leaderboard) -> Block:
     shares, rank = [c.values for c in columns[len(datasets) : -1]], columns[-1].values
     entries = {(e["dataset"], e["label"]): e for e in means.to_dict("records")}
     froms = frame.drop_duplicates("label").set_index("label")[[FROM] if FROM in frame else []]
-    rows: list[list[Cell]] = []
+    rows: list[list[str]] = []
     for label in [*full, *(x for x in labels if x not in full), *grey]:
-        row: list[Cell] = [label]
+        row: list[str] = [label]
         for dataset in datasets:
             entry = entries.get((dataset, label), {})
             is_shown = (entry.get("kind") == METHOD) != (label in grey)
             row.append(value_cell(entry) if is_shown else "-")
         for mean in (share.get(label, math.nan) for share in shares):
-            row.append("-" if math.isnan(mean) else Number(mean, metric="accuracy"))
-        place = Number(rank.get(label, math.nan), kind=Kind.RANK)
+            row.append("-" if math.isnan(mean) else number(mean, math.nan, "accuracy"))
+        place = f"{rank[label]:.2f}" if label in rank else "-"
         rows.append([*row, place, *froms.loc[label]])
     header = ["algorithm", *(column.title for column in columns), *froms]
     best, near, second = _places(
