@@ -42,9 +42,8 @@ from oodbench.report.statistics import (
     significant,
 )
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import Leaderboard, is_mean
+from oodbench.report.tables.leaderboard import Leaderboard, is_mean, value_cell
 from oodbench.report.tables.remarks import number_of_trials
-from oodbench.report.tables.sheet import value_cell
 from oodbench.results.run_spec import COMPLETE, CONSTANT, State
 from oodbench.results.tables import CELL, ROW, Tables, plugins_of, subset
 from oodbench.selection import find_rule, rule_names, sees_test, usual

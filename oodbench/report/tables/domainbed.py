@@ -116,7 +116,7 @@ def _cells(frames: Tables, rule: str) -> pd.DataFrame:
     """
     ended = replace(frames, runs=frames.runs.assign(state=State.DONE))
     by_rule = judge_by_all(ended, [f"{rule}:{METRIC}"])
-    runs = frames.runs.sort_values("draw", kind="stable")
+    runs: pd.DataFrame = frames.runs.sort_values("draw", kind="stable")
     cells = runs.loc[runs["test_environments"].map(len) == 1, CELL].drop_duplicates()
     if not by_rule:
         return cells[:0].assign(environment="", value=math.nan)
