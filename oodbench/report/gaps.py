@@ -5,12 +5,12 @@ of means over trials; it has the same unit for accuracies and for losses. In mea
 bounded below at `FLOOR`, as one diverged regression would outweigh all else. The difference of ceiling and
 baseline is the *head-room*. A dataset has shares only if its head-room is clear of the error.
 
-`Trials` are the values by dataset, trial and label, larger being better. Functions take the labels that are
-shown, so that places and win rates count only these rows.
+`trials` are the values by dataset and trial, with a column for each label: larger is better, -inf is a
+diverged run, NaN a missing one. Functions take the labels that are shown, so that places count only these.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,8 +26,6 @@ from oodbench.report.statistics import (
     LEVEL,
     RESAMPLES,
     Numbers,
-    column_means,
-    drawn_means,
     mean_and_error,
 )
 from oodbench.results.boards import halves
@@ -45,11 +43,8 @@ GROUPS = (*HALVES, PRETRAINED)
 CLEAR = 2.0
 """A head-room is clear if it is larger than this number of its standard errors."""
 
-Trials = pd.DataFrame
-"""Indexed by dataset and trial, one column per label; -inf for a diverged run, NaN for a missing one."""
 
-
-def by_trial(scores: pd.DataFrame) -> Trials:
+def by_trial(scores: pd.DataFrame) -> pd.DataFrame:
     """The means over test environments of `scores`, as `oodbench.report.statistics` describes them.
 
     NaN where a label lacks one of the test environments that another has in that trial.
@@ -62,18 +57,17 @@ def by_trial(scores: pd.DataFrame) -> Trials:
     return pd.DataFrame(means.where(whole))[list(scores["label"].unique())]
 
 
-def best_ceiling(ceilings: Trials) -> "pd.Series[float]":
-    """The values of the ceiling with the best mean on each dataset, or of the first if all lack
-    a trial.
-    """
+def best_ceiling(ceilings: pd.DataFrame) -> "pd.Series[float]":
+    """The values of the ceiling with the best mean on each dataset, or of the first if all lack a trial."""
     chosen: list[pd.Series[float]] = []
-    for _, table in ceilings.groupby("dataset", sort=False):
-        means = pd.Series(column_means(table.to_numpy(float)), table.columns).dropna()
-        chosen.append(table[means.idxmax()] if len(means) else table.bfill(axis=1).iloc[:, 0])
+    for dataset, means in _means(ceilings).iterrows():
+        table = ceilings.loc[[dataset]]
+        whole = means.dropna()
+        chosen.append(table[whole.idxmax()] if len(whole) else table.bfill(axis=1).iloc[:, 0])
     return pd.concat(chosen)
 
 
-def head_rooms(trials: Trials, ceilings: "pd.Series[float]") -> pd.DataFrame:
+def head_rooms(trials: pd.DataFrame, ceilings: "pd.Series[float]") -> pd.DataFrame:
     """The mean difference of the ceiling to the baseline on each dataset, paired by trial.
 
     `ceilings` is indexed as `trials` is. Returns `mean`, `stderr` and whether the mean is `clear` of its
@@ -86,7 +80,7 @@ def head_rooms(trials: Trials, ceilings: "pd.Series[float]") -> pd.DataFrame:
     return table.assign(clear=table["mean"] > CLEAR * table["stderr"])
 
 
-def shares(trials: Trials, rooms: pd.DataFrame) -> pd.DataFrame:
+def shares(trials: pd.DataFrame, rooms: pd.DataFrame) -> pd.DataFrame:
     """The share of the gap that each label closes on each dataset with a clear head-room, unbounded.
 
     To 12 digits, so that what is equal but for round-off is equal. NaN where a label lacks a trial.
@@ -96,9 +90,11 @@ def shares(trials: Trials, rooms: pd.DataFrame) -> pd.DataFrame:
     return means.sub(means[BASELINE], axis=0).div(clear["mean"], axis=0).round(12)
 
 
-def _means(trials: Trials) -> pd.DataFrame:
+def _means(trials: pd.DataFrame) -> pd.DataFrame:
+    """The mean of each label on each dataset, with the bits of the mean of its values alone."""
     groups = trials.groupby("dataset", sort=False)
-    means = {dataset: column_means(table.to_numpy(float)) for dataset, table in groups}
+    columns = {dataset: np.ascontiguousarray(table.to_numpy(float).T) for dataset, table in groups}
+    means = {dataset: of_labels.mean(axis=1) for dataset, of_labels in columns.items()}
     table = pd.DataFrame.from_dict(means, orient="index", columns=trials.columns)
     return table.rename_axis("dataset")
 
@@ -109,7 +105,7 @@ def bounded_mean(shares: pd.DataFrame, floor: float = FLOOR) -> "pd.Series[float
 
 
 def resampled(
-    trials: Trials,
+    trials: pd.DataFrame,
     rooms: pd.DataFrame,
     datasets: Collection[str] | None = None,
     resamples: int = RESAMPLES,
@@ -123,30 +119,32 @@ def resampled(
     chosen = [d for d in trials.index.unique("dataset") if datasets is None or d in datasets]
     whole = trials.loc[chosen].dropna(axis=1)
     clear = [d for d in chosen if d in rooms.index[rooms["clear"]]]
-    baseline = list(whole.columns).index(BASELINE)
+    tables, units = (
+        [whole.loc[d].to_numpy(float) for d in clear],
+        rooms.loc[clear, "mean"].to_numpy(),
+    )
+    baseline, rng = list(whole.columns).index(BASELINE), np.random.default_rng(0)
     gap = np.full((resamples, whole.shape[1]), 0.0 if clear else math.nan)
-    units = rooms.loc[clear, "mean"].to_numpy()
-    for drawn, means in _resamples(whole.loc[clear], resamples):
+    for _ in clear:
+        drawn = rng.integers(len(clear), size=resamples)
+        means = np.zeros(gap.shape)
+        for d, table in enumerate(tables):
+            rows = np.flatnonzero(drawn == d)
+            means[rows] = _drawn_means(table, len(rows), rng)
         with np.errstate(invalid="ignore"):  # a diverged baseline
             share = (means - means[:, [baseline]]) / units[drawn, None]
         gap += np.maximum(share, FLOOR) / len(clear)
     return pd.DataFrame(gap.round(12), columns=whole.columns)
 
 
-def _resamples(trials: Trials, resamples: int) -> Iterator[tuple["np.ndarray", Numbers]]:
-    """Yield for each slot of a resample the sampled datasets, (resamples,), and means over their trials.
-
-    The means are (resamples, labels), each over as many resampled trials as the dataset has.
-    """
-    tables = [table.to_numpy(float) for _, table in trials.groupby("dataset", sort=False)]
-    rng = np.random.default_rng(0)
-    for _ in tables:
-        drawn = rng.integers(len(tables), size=resamples)
-        means = np.zeros((resamples, trials.shape[1]))
-        for d, table in enumerate(tables):
-            rows = np.flatnonzero(drawn == d)
-            means[rows] = drawn_means(table, len(rows), rng, lost=-math.inf)
-        yield drawn, means
+def _drawn_means(values: Numbers, resamples: int, rng: np.random.Generator) -> Numbers:
+    """The means (resamples, labels) of resampled trials of `values` (trials, labels); -inf where one is."""
+    trials = len(values)
+    picks = rng.integers(trials, size=(resamples, trials)) + trials * np.arange(resamples)[:, None]
+    counts = np.bincount(picks.ravel(), minlength=resamples * trials).reshape(resamples, trials)
+    finite = np.isfinite(values)
+    means = counts @ np.where(finite, values, 0.0) / trials
+    return means if finite.all() else np.where(counts @ ~finite, -math.inf, means)
 
 
 def places(better: "pd.Series[float]", resampled: Numbers) -> pd.DataFrame:
@@ -187,7 +185,7 @@ class Gaps:
     chosen: Chosen
     cells: pd.DataFrame
     """The numbers that the rule's choices give; see `oodbench.report.cells`."""
-    trials: Trials
+    trials: pd.DataFrame
     """The means of methods over test environments, by trial."""
     rooms: pd.DataFrame
     """The head-room of each dataset; see `head_rooms`."""
@@ -198,7 +196,7 @@ class Gaps:
         return self.chosen.rule
 
     @cached_property
-    def everyone(self) -> Trials:
+    def everyone(self) -> pd.DataFrame:
         """`trials` with further columns for the rows that are not ranked."""
         kinds = (METHOD, TRANSDUCTIVE, REFERENCE, CONSTANT)
         parts = [scores(self.cells, kind) for kind in kinds]

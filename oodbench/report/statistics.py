@@ -175,30 +175,10 @@ def _by_size(values: Numbers, code: Integers) -> Iterator[tuple[Integers, Number
         yield codes, values[order[starts[codes, None] + np.arange(n)]]
 
 
-def column_means(table: Numbers) -> Numbers:
-    """The mean of each column of a table (n, columns), with the bits of the mean of the column alone."""
-    return np.asarray(np.ascontiguousarray(table.T).mean(axis=1))
-
-
 def plain_mean(values: npt.ArrayLike) -> float:
     """The mean, NaN if a value is NaN: by default pandas would leave that value out."""
     v = np.asarray(values, dtype=float)
     return float(v.mean()) if len(v) else math.nan
-
-
-def drawn_means(
-    values: Numbers, resamples: int, rng: np.random.Generator, lost: float = math.nan
-) -> Numbers:
-    """The means (resamples, labels) of resampled trials of `values` (trials, labels).
-
-    A mean is `lost` where a value that is not finite is drawn.
-    """
-    trials = len(values)
-    picks = rng.integers(trials, size=(resamples, trials)) + trials * np.arange(resamples)[:, None]
-    counts = np.bincount(picks.ravel(), minlength=resamples * trials).reshape(resamples, trials)
-    finite = np.isfinite(values)
-    means = counts @ np.where(finite, values, 0.0) / trials
-    return means if finite.all() else np.where(counts @ ~finite, lost, means)
 
 
 def detectable_difference(spread: float, n: int) -> float:
