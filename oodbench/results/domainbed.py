@@ -238,4 +238,4 @@ def _write(results: Directory, run: Found) -> None:
         train = {k: v for k, v in more if type(v) is float and not k.startswith(("env", "epoch"))}
         directory.append({"step": last, "train": train, "cost": cost, "evaluations": evaluations})
     if run.done:
-        directory.finish(State.DONE, last, seconds)
+        directory.finish(State.DONE, last)

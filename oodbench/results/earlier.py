@@ -75,7 +75,7 @@ def _moved(results: Any, old: str, spec: RunSpec) -> bool:
                     now.kept.mkdir(parents=True, exist_ok=True)
                     shutil.move(before / kind, now.kept / kind)
         if end:
-            now.finish(State(end["status"]), end["step"], end["seconds"])
+            now.finish(State(end["status"]), end["step"])
         elif failed:
             now.fail(failed["error"], failed["traceback"])
     except (*UNREADABLE, DamagedFile):

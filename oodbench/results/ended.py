@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from oodbench.files import whole_file
+from oodbench.identity import digest_of
 from oodbench.results.run_spec import State
-from oodbench.results.schemas import DamagedFile, RunFile, parted, read_bytes
+from oodbench.results.schemas import DamagedFile, RunFile, read_bytes, records_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,12 +132,8 @@ class Ended:
         from oodbench.results.parquet import of_runs
 
         part = self.parts[self._row(run_id)["part"].iloc[0]]
-        names = ("environment", "split", "metric", "count")
-        values: dict[int, list[Any]] = {}
-        for row in of_runs(part.records, [run_id]).to_pylist():
-            of_step = values.setdefault(row["step"], [])
-            of_step.append((tuple(row[name] for name in names), row["value"]))
-        return [{"step": step, **parted(of_step)} for step, of_step in values.items()]
+        columns = of_runs(part.records, [run_id]).to_pydict().values()
+        return records_in(zip(*columns, strict=True))
 
     def forget(self, ids: Collection[str]) -> None:
         """Remove runs, which are to be trained again, from the files."""
@@ -183,7 +180,7 @@ def records_file(runs: Path) -> Path:
 
 
 def _part(runs: Path) -> Part:
-    from oodbench.results.parquet import RECORDS, RUNS, count_records, key_of, parsed, runs_frame
+    from oodbench.results.parquet import RECORDS, RUNS, count_records, parsed, runs_frame
 
     key, records = runs.stem.removeprefix("runs-"), records_file(runs)
     of_runs, of_records = read_bytes(runs), read_bytes(records)
@@ -191,7 +188,7 @@ def _part(runs: Path) -> Part:
         if not os.path.lexists(runs):
             raise FileNotFoundError(str(runs))
         raise DamagedFile(f"{runs if of_runs is None else records} is missing")
-    if key_of(of_runs, of_records) != key:
+    if digest_of(of_runs + of_records) != key:
         raise DamagedFile(f"{runs} or {records.name} is damaged: they are not what was written")
     frame = runs_frame(parsed(of_runs, RUNS, str(runs)), str(runs))
     table = parsed(of_records, RECORDS, str(records))
@@ -212,7 +209,7 @@ def write_part(
     """Write `runs`, which are of the chosen parts or have `new` records, as one part; remove the chosen."""
     import pyarrow as pa
 
-    from oodbench.results.parquet import RECORDS, RUNS, content_of, key_of, of_runs, table_of
+    from oodbench.results.parquet import RECORDS, RUNS, content_of, of_runs, table_of
 
     tables = [RECORDS.empty_table() if new is None else new]
     for i in chosen:
@@ -221,7 +218,7 @@ def write_part(
     if len(runs):
         records = pa.concat_tables(tables).unify_dictionaries()
         contents = content_of(table_of(runs, RUNS)), content_of(records)
-        key = key_of(*contents)
+        key = digest_of(b"".join(contents))
         for kind, content in (("records", contents[1]), ("runs", contents[0])):
             with whole_file(folder / f"{kind}-{key}.parquet") as file:
                 file.write(content)

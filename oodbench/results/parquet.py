@@ -3,11 +3,10 @@
 docs/guide/results_format.md describes every column for those who read the files with other tools.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -87,8 +86,13 @@ JSON = frozenset(
 )
 """The columns whose texts are JSON."""
 CATEGORIES = [f.name for f in RECORDS if f.type == REPEATED]
-SHAPES: dict[str, Any] = {"constant": Constant, "context": Context, "provenance": Provenance}
+SHAPES: dict[str, TypeAdapter[Any]] = {
+    "constant": TypeAdapter(Constant),
+    "context": TypeAdapter(Context),
+    "provenance": TypeAdapter(Provenance),
+}
 """The types of the mappings whose keys the package reads."""
+MAPPING = TypeAdapter(dict[str, Any])
 OPTIONAL = frozenset(
     [f.name for f in FIELDS if f.default is None]
     + ["training_environments", "metric", "higher_is_better", *COSTS, *SHAPES]
@@ -217,7 +221,9 @@ def runs_frame(table: pa.Table, place: str = "") -> pd.DataFrame:
     for name in table.column_names:
         column = table[name].combine_chunks()
         if name in JSON:
-            columns[name] = _each(column, partial(_mapping, place, name))
+            schema = SHAPES.get(name, MAPPING)
+            parse = partial(parse_json, schema=schema, place=f"{place}: a run's {name}")
+            columns[name] = _each(column, parse)
         elif column.type == NAMES:
             joined = pc.binary_join(column, "\x1f").fill_null("")
             columns[name] = _each(joined, lambda text: tuple(text.split("\x1f") if text else ()))
@@ -236,15 +242,6 @@ def _each(column: pa.Array, change: Callable[[Any], Any]) -> "np.ndarray[Any, An
         values[i] = change(text)
     places = encoded.indices.fill_null(len(encoded.dictionary))
     return np.asarray(values[places.to_numpy()])
-
-
-def _mapping(place: str, name: str, text: str) -> dict[str, Any]:
-    return parse_json(text.encode(), _shape(name), f"{place}: a run's {name}")
-
-
-@cache
-def _shape(name: str) -> TypeAdapter[dict[str, Any]]:
-    return TypeAdapter(SHAPES.get(name, dict[str, Any]))
 
 
 def records_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
@@ -275,8 +272,3 @@ def spec_columns(specs: Sequence[RunSpec], ids: Sequence[str]) -> dict[str, Any]
     """The columns SPEC of runs."""
     names = [f.name for f in FIELDS]
     return {"id": list(ids), **{name: [getattr(s, name) for s in specs] for name in names}}
-
-
-def key_of(*contents: bytes) -> str:
-    """The beginning of the SHA-256 of some files' bytes."""
-    return hashlib.sha256(b"".join(contents)).hexdigest()[:16]

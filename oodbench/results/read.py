@@ -47,7 +47,7 @@ from oodbench.results.parquet import (
 from oodbench.results.provenance import code
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import COMPLETE, SCORE, TRAIN, RunSpec, State
-from oodbench.results.schemas import DamagedFile, costs_of, whole_lines
+from oodbench.results.schemas import Columns, DamagedFile, Row, costs_of, whole_lines
 from oodbench.results.stale import DIGESTED, stale_notes
 from oodbench.results.tables import (
     CELL,
@@ -89,7 +89,7 @@ def read_folders(results: Path, ids: Sequence[str]) -> tuple[pd.DataFrame, pa.Ta
     return frame, table_of(pd.DataFrame(rows, columns=RECORDS.names), RECORDS)
 
 
-def _folder(directory: RunDirectory) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+def _folder(directory: RunDirectory) -> tuple[dict[str, Any], list[Row]]:
     state, reason = directory.state_and_reason()
     run, text = None, b""
     with suppress(DamagedFile):
@@ -99,16 +99,11 @@ def _folder(directory: RunDirectory) -> tuple[dict[str, Any], list[tuple[Any, ..
     if run is None or run.spec.id != directory.id:
         about |= {"training_environments": (), "context": {}, "provenance": {}}
         return about | costs_of([]), []
-    context, columns, lines = dict(run.context), run.columns, whole_lines(text)
+    context, lines = dict(run.context), whole_lines(text)
     context.pop("dataset_label", None)
     about |= {name: context.pop(name, None) for name in CONTEXT} | costs_of(lines)
     about["training_environments"] = tuple(about["training_environments"] or ())
-    rows = [
-        (directory.id, line["step"], *columns[key][:3], value, columns[key][3])
-        for line in lines
-        for key, value in line.items()
-        if key in columns
-    ]
+    rows = Columns(run.columns).rows(directory.id, lines)
     return about | {"context": context, "provenance": dict(run.provenance)}, rows
 
 

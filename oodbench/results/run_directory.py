@@ -33,6 +33,7 @@ from oodbench.results.schemas import (
     parse_json,
     read_bytes,
     read_file,
+    records_in,
     whole_lines,
 )
 
@@ -146,7 +147,7 @@ class RunDirectory:
         with suppress(DamagedFile):
             run, text = self.info(), self.read("metrics.jsonl")
             if run is not None:
-                return list(map(Columns(run.columns).record, whole_lines(text or b"")))
+                return records_in(Columns(run.columns).rows(self.id, whole_lines(text or b"")))
         return []
 
     @property
@@ -158,13 +159,13 @@ class RunDirectory:
         """Whether the run has ended and was moved into the tables."""
         return self.id in self._ended
 
-    def finish(self, status: State, step: int, seconds: float) -> None:
+    def finish(self, status: State, step: int) -> None:
         """Mark the run as `done` or `diverged` at `step`.
 
-        done.json has the run's id and hashes of run.json and metrics.jsonl, so that damage is noticed.
+        done.json has the hashes of run.json and metrics.jsonl, so that damage is noticed.
         """
-        end = {"id": self.id, "status": status, "step": step, "seconds": seconds}
-        end |= self.sync_records() | {"of_run": _sha256(self.read("run.json") or b"")}
+        end = {"status": status, "step": step, "sha256": self.sync_records()["sha256"]}
+        end["of_run"] = _sha256(self.read("run.json") or b"")
         write_whole(self.path / "done.json", dumps(end))
         for name in ("heartbeat", "lock"):  # waiters look at done.json again
             (self.path / name).unlink(missing_ok=True)

@@ -105,11 +105,6 @@ class DoneFile(File):
 
     status: Literal[State.DONE, State.DIVERGED]
     step: Count
-    seconds: float | None
-    id: str
-    """The run's id."""
-    records: Count
-    """The number of lines of metrics.jsonl."""
     sha256: str
     """The hash of the bytes of metrics.jsonl."""
     of_run: str
@@ -208,7 +203,7 @@ def read_bytes(path: Path) -> bytes | None:
         raise DamagedFile(f"{path}: {error.strerror}") from None
 
 
-def parse_json(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
+def parse_json(data: bytes | str, schema: type[T] | TypeAdapter[T], place: str) -> T:
     """The content of a JSON text; raises DamagedFile, which names the `place`."""
     adapter = schema if isinstance(schema, TypeAdapter) else TypeAdapter(schema)
     try:
@@ -217,7 +212,7 @@ def parse_json(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
         raise DamagedFile(f"{place} {_reason(data, error)}") from None
 
 
-def _reason(data: bytes, error: ValidationError) -> str:
+def _reason(data: bytes | str, error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     if first["loc"] == ("schema",) and "schema" in (values := from_json(data)):
         return f"has schema {str(values['schema'])[:20]}, not {SCHEMA}: another version wrote it"
@@ -228,6 +223,8 @@ def _reason(data: bytes, error: ValidationError) -> str:
 
 Column = tuple[str | None, str | None, str, int]
 """The environment, split, metric and count of a value; the first two are None for the predictor's own."""
+Row = tuple[str, int, str | None, str | None, str, float | None, int]
+"""A value of an evaluation, as `oodbench.results.parquet.RECORDS` has it."""
 COSTS = ("training_seconds", "waiting_seconds", "evaluation_seconds", "memory_mb")
 
 
@@ -267,19 +264,28 @@ class Columns:
         values |= {self._key((None, TRAIN, name, 1)): value for name, value in train.items()}
         return {"step": record["step"], **values, **record.get("cost", {})}
 
-    def record(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """The record of a line."""
-        values = [(self.by_key[key], line[key]) for key in line if key in self.by_key]
-        cost = {name: line[name] for name in COSTS if name in line}
-        return {"step": line["step"], "cost": cost, **parted(values)}
+    def rows(self, run_id: str, lines: Iterable[Mapping[str, Any]]) -> list[Row]:
+        """The values of the lines of a run."""
+        return [
+            (run_id, line["step"], *self.by_key[key][:3], value, self.by_key[key][3])
+            for line in lines
+            for key, value in line.items()
+            if key in self.by_key
+        ]
 
 
-def parted(values: Iterable[tuple[Column, float | None]]) -> dict[str, Any]:
-    """The values of a step as a record has them: `evaluations`, and `train` by metric."""
-    names = ("environment", "split", "metric", "count")
-    known = list(values)
-    evaluations = [dict(zip(names, c, strict=True), value=v) for c, v in known if c[1] != TRAIN]
-    return {"train": {c[2]: v for c, v in known if c[1] == TRAIN}, "evaluations": evaluations}
+def records_in(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """The records of a run, each with its `step`, `evaluations`, and `train` by metric."""
+    names = ("environment", "split", "metric", "value", "count")
+    records: dict[int, dict[str, Any]] = {}
+    for _, step, *values in rows:
+        record = records.setdefault(step, {"step": step, "train": {}, "evaluations": []})
+        evaluation = dict(zip(names, values, strict=True))
+        if evaluation["split"] == TRAIN:
+            record["train"][evaluation["metric"]] = evaluation["value"]
+        else:
+            record["evaluations"].append(evaluation)
+    return list(records.values())
 
 
 def whole_lines(text: bytes) -> list[dict[str, Any]]:

@@ -224,5 +224,5 @@ def _average_cell(
         keep_weights(average.run, spec, directory, [rule])
         seconds = time.perf_counter() - start
         directory.append(average.run.record(evaluations, seconds))
-        directory.finish(State.DONE, spec.steps, seconds)
+        directory.finish(State.DONE, spec.steps)
     return spec

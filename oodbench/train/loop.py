@@ -111,7 +111,7 @@ class Training:
             status = State.DONE if self.run.step == self.run.spec.steps else None
         if status is not None:
             self.weights.delete_superseded()
-            self.directory.finish(status, self.run.step, self.run.seconds)
+            self.directory.finish(status, self.run.step)
             self.directory.checkpoint.unlink(missing_ok=True)
         return status
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.schemas import whole_lines
 from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
@@ -36,7 +37,7 @@ def run_rows(folder: Path) -> list[Row]:
         start = time.perf_counter()
         execute(run, directory, TrainSettings())
         total = time.perf_counter() - start
-        work = [r["cost"] for r in directory.records()]
+        work = whole_lines(directory.read("metrics.jsonl") or b"")
         evaluation = sum(c["evaluation_seconds"] for c in work)
         costs.append(total - work[-1]["training_seconds"] - evaluation)
     what = "one more run beyond training and evaluation, s"
@@ -52,7 +53,7 @@ def status_row(folder: Path, count: int = 1000) -> Row:
         directory = results.run(run.id)
         directory.path.mkdir(parents=True)
         directory.start(run, {}, {})
-        directory.finish(State.DONE, 1, 1.0)
+        directory.finish(State.DONE, 1)
     results.write_plan("bench", {}, [*runs.values()])
     command = ("oodbench.sweep", "status", results.path)
     seconds = [command_seconds(*command) for _ in range(5)]
@@ -103,7 +104,7 @@ def _write_run(results: Directory, run: RunSpec, generator: random.Random) -> No
         cost = {"training_seconds": float(number), "evaluation_seconds": 0.1}
         record = {"step": 100 * number, "train": {}, "cost": cost, "evaluations": evaluations}
         directory.append(record)
-    directory.finish(State.DONE, run.steps, 20.0)
+    directory.finish(State.DONE, run.steps)
 
 
 def table_rows(folder: Path, count: int = 5_000) -> list[Row]:

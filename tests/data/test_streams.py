@@ -19,6 +19,7 @@ from oodbench.datasets import Environment
 from oodbench.errors import UserError
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
+from oodbench.results.schemas import whole_lines
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.batches import Batches
@@ -198,6 +199,10 @@ def spec(folder: Path, algorithm: str = "ERM", **options: object) -> RunSpec:
     return single({"name": "Speckles", **options}, entry, folder, steps=30, **keys)
 
 
+def lines(run: RunDirectory) -> list[dict[str, Any]]:
+    return whole_lines(run.read("metrics.jsonl") or b"")
+
+
 @pytest.mark.parametrize("algorithm", ["ERM", "TemporalANDMask"])
 def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
     tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch
@@ -207,7 +212,7 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
     run = spec(tmp_path, algorithm, stored=False)
     monkeypatch.setattr("oodbench.train.execute.why_alone", lambda run: "as the others")
     memory = ended(run, tmp_path / "memory", data_dir=tmp_path)
-    assert all(r["cost"]["waiting_seconds"] == 0 for r in memory.records())
+    assert all(line["waiting_seconds"] == 0 for line in lines(memory))
 
     def die(step: int) -> None:
         if step >= 14:
@@ -219,10 +224,10 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
         settings = TrainSettings(data_dir=tmp_path, loader_workers=workers)
         with pytest.raises(KeyboardInterrupt):
             execute(spec(tmp_path, algorithm), directory, settings, die)
-        waited = list(directory.records())[-1]["cost"]["waiting_seconds"]
+        waited = lines(directory)[-1]["waiting_seconds"]
         assert execute(spec(tmp_path, algorithm), directory, settings) == ("done", "")
         assert records_of(directory) == records_of(memory)
-        cost = list(directory.records())[-1]["cost"]
+        cost = lines(directory)[-1]
         assert 0 < waited < cost["waiting_seconds"] < cost["training_seconds"]
 
 

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import oodbench
+from oodbench.identity import digest_of
 from oodbench.report.__main__ import app as report
 from oodbench.results import compact as compaction
 from oodbench.results import parquet
@@ -109,7 +110,7 @@ def other(which: int, column: str, values: list[Any], kind: Any = None) -> Calla
         replaced = table.set_column(at, column, changed)
         tables[which] = replaced if values else table.drop_columns([column])
         contents = [parquet.content_of(each) for each in tables]
-        key = parquet.key_of(*contents)
+        key = digest_of(b"".join(contents))
         for file, content in zip(files, contents, strict=True):
             file.unlink()
             file.with_stem(f"{file.stem.partition('-')[0]}-{key}").write_bytes(content)

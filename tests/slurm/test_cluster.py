@@ -11,7 +11,7 @@ from typer.testing import Result
 
 from oodbench.registry import checkout
 from oodbench.results.directory import Directory
-from oodbench.sweep.launchers.slurm_queue import submissions
+from oodbench.sweep.launchers.slurm import submissions
 from tests.helpers.commands import mistake, run
 from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import ODD_METHODS, settle, tiny_file

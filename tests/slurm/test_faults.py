@@ -14,8 +14,7 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.sweep.launchers import Job, states
 from oodbench.sweep.launchers.local import Debug
-from oodbench.sweep.launchers.slurm import Slurm
-from oodbench.sweep.launchers.slurm_queue import submissions
+from oodbench.sweep.launchers.slurm import Slurm, submissions
 from oodbench.sweep.plan import Plan
 from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file

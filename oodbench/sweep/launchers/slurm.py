@@ -2,42 +2,39 @@
 
 What has to be done is read from the results directory whenever a job starts, also after Slurm has
 requeued it; submitit's pickles only say which runs a job is about.
+
+OUT/jobs/<name>/submission.json   one array of jobs: which runs are in which
+                *_log.out, .err   what the jobs print
 """
 
-import contextlib
 import io
+import json
 import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import redirect_stderr, suppress
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock
 from pydantic import ConfigDict, Field
 
 from oodbench.errors import UserError
+from oodbench.files import write_whole
 from oodbench.registry import checkout
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.launchers import Job, Launcher, Resources, RunStatus, register
+from oodbench.results.schemas import DamagedFile, Heartbeat, read_file
+from oodbench.sweep.launchers import Job, Launcher, Resources, RunStatus, progress_note, register
 from oodbench.sweep.launchers.local import train_in_pool, with_retries
-from oodbench.sweep.launchers.slurm_queue import (
-    ACTIVE,
-    Pack,
-    Submission,
-    ask,
-    check_slurm,
-    queue,
-    status_of,
-    submissions,
-)
 from oodbench.sweep.launchers.worker import stop
 from oodbench.terminal import Terminal, counted, terminal
 from oodbench.train.settings import TrainSettings
@@ -55,6 +52,16 @@ OURS = {"job-name", "array", "output", "error", "open-mode", "signal", "chdir", 
 """Options of sbatch that the launcher sets itself."""
 MAX_ARRAY_SIZE = 1001
 """Slurm's default for the most jobs of one array."""
+ACTIVE = {
+    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED",
+    "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING", "SIGNALING", "STAGE_OUT",
+}  # fmt: skip
+"""The states of a job that has not ended yet."""
+SILENT = 20.0
+"""Seconds without a heartbeat after which a run whose job has ended is lost."""
+
+Pack = tuple[str, ...]
+"""The ids of the runs of one job."""
 
 
 class SlurmResources(Resources):
@@ -162,8 +169,8 @@ class Slurm(Launcher):
         Raises UserError with Slurm's sentence if it refuses them.
         """
         request = Request(job)
-        (request.out / "jobs").mkdir(parents=True, exist_ok=True)
-        with FileLock(request.out / "jobs" / "lock"):
+        request.jobs.mkdir(parents=True, exist_ok=True)
+        with FileLock(request.jobs / "lock"):
             before = self._states(job)
             arrays = request.arrays(before)
             for name, packs in arrays.items():
@@ -179,10 +186,10 @@ class Slurm(Launcher):
         arrays = request.arrays(self._states(job))
         if arrays:
             console.say(described([p for packs in arrays.values() for p in packs], request.asked))
-        options = {"time": request.minutes, **request.options}
+        options = {"time": minutes(request.asked.time), **request.options}
         flags = [f"--{key}" if v is True else f"--{key}={v}" for key, v in options.items()]
         for name, packs in arrays.items():
-            title = f"\n{request.out / 'jobs' / name}: {counted(len(packs), 'job')}"
+            title = f"\n{request.jobs / name}: {counted(len(packs), 'job')}"
             console.print("\n".join([title, *flags, *request.setup]), soft_wrap=True)
 
     def states(self, results: Directory, ids: Collection[str]) -> dict[str, RunStatus]:
@@ -190,21 +197,19 @@ class Slurm(Launcher):
 
         Slurm is asked before the disk is read: what is gone from the queue has ended on the disk.
         """
-        known = submissions(results)
-        if not known:
-            return {}
+        known = [submission for submission in submissions(results) if not submission.cancelled]
+        jobs: Queue | str
         try:
-            jobs, problem = queue(known), ""
+            jobs = queue(known)
         except UserError as error:
-            jobs, problem = None, f"Slurm does not tell: {error}"
+            jobs = f"Slurm does not tell: {error}"
         runs = {
             run_id: (submission, index)
             for submission in known
-            if not submission.cancelled
             for index, pack in enumerate(submission.packs)
             for run_id in pack
         }
-        return {i: status_of(results, i, *runs[i], jobs, problem) for i in ids if i in runs}
+        return {i: status_of(results, i, *runs[i], jobs) for i in ids if i in runs}
 
     def cancel(self, results: Directory) -> int:
         """Cancel the sweep's jobs and no others; returns how many had not ended."""
@@ -225,26 +230,18 @@ class Request:
     """What a launch asks Slurm for; raises UserError for options that no job can have."""
 
     def __init__(self, job: Job) -> None:
-        asked = SlurmResources.of(job.options.resources)
-        if job.options.devices not in ("auto", "cpu"):
-            raise UserError(
-                f"with --launcher slurm, --devices is auto or cpu, not '{job.options.devices}'"
-            )
-        device = "cuda:0" if job.options.devices == "auto" and asked.gpu_count else "cpu"
-        self.out = job.results.path.absolute()
-        self.asked = asked
-        data_dir = job.options.data_dir
-        self.job = replace(
-            job,
-            options=replace(job.options, data_dir=data_dir and data_dir.absolute()),
-            workers=asked.at_a_time(job.options.threads),
-            devices=(device,),
-        )
-        self.minutes = minutes(asked.time)
+        self.asked = asked = SlurmResources.of(job.options.resources)
+        if (devices := job.options.devices) not in ("auto", "cpu"):
+            raise UserError(f"with --launcher slurm, --devices is auto or cpu, not '{devices}'")
+        device = "cuda:0" if devices == "auto" and asked.gpu_count else "cpu"
+        workers = asked.at_a_time(job.options.threads)
+        self.job = replace(job, workers=workers, devices=(device,))
+        self.jobs = job.results.path.absolute() / "jobs"
+        """The folder of the submissions."""
         given = {key.replace("_", "-"): value for key, value in asked.slurm.items()}
         for key in given.keys() & OURS:
             raise UserError(f"slurm: {key} is set by the launcher itself")
-        self.delay = int(given.pop("signal-delay-s", min(120, 15 * self.minutes)))
+        self.delay = int(given.pop("signal-delay-s", min(120, 15 * minutes(asked.time))))
         """Seconds between Slurm's signal and the end of a job's time."""
         setup = given.pop("setup", [])
         path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([checkout(), Path.cwd()]))
@@ -280,10 +277,9 @@ class Request:
         """
         results = self.job.results
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # the error says the same
-                job = self._submit(name, packs)
+            job = self._submit(name, packs)
         except RuntimeError as error:  # submitit's errors are such
-            shutil.rmtree(self.out / "jobs" / name, ignore_errors=True)
+            shutil.rmtree(self.jobs / name, ignore_errors=True)
             raise UserError(f"sbatch: {' '.join(str(error).split())}") from error
         Submission(name, packs, time.time(), job).write(results)
         for run in map(results.run, chain.from_iterable(packs)):
@@ -294,7 +290,7 @@ class Request:
         from submitit import AutoExecutor
 
         executor = AutoExecutor(
-            self.out / "jobs" / name,
+            self.jobs / name,
             cluster="slurm",
             slurm_max_num_timeout=MAX_REQUEUES,
             # no code from the folder where the job starts
@@ -302,7 +298,7 @@ class Request:
         )
         executor.update_parameters(
             name=name,
-            timeout_min=self.minutes,
+            timeout_min=minutes(self.asked.time),
             slurm_signal_delay_s=self.delay,
             slurm_array_parallelism=self.asked.parallel or sys.maxsize,
             slurm_setup=self.setup,
@@ -311,8 +307,9 @@ class Request:
             slurm_additional_parameters=self.options,
         )
         work = TrainRuns(job=replace(self.job, specs={}, ids=()), stop_seconds=self.delay / 2)
-        jobs = executor.map_array(work, packs)
-        return str(jobs[0].job_id).partition("_")[0]
+        with redirect_stderr(io.StringIO()):  # the error says the same
+            first, *_ = executor.map_array(work, packs)
+        return str(first.job_id).partition("_")[0]
 
 
 def packed(
@@ -350,3 +347,127 @@ def described(packs: Sequence[Pack], asked: SlurmResources) -> str:
     if asked.runs_per_job is None and any(len(pack) > 1 for pack in packs):
         text += f": short runs share jobs of about {JOB_MINUTES} minutes, or runs_per_job of them"
     return f"{text}."
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One array of jobs that Slurm has accepted."""
+
+    name: str
+    """The name of its jobs, and of its folder in OUT/jobs."""
+    packs: tuple[Pack, ...]
+    time: float
+    """The time of the submission, in seconds since 1970."""
+    job: str
+    """Slurm's id of the array."""
+    cancelled: bool = False
+
+    def job_id(self, index: int) -> str:
+        """Slurm's id of the job at an index of the array."""
+        return f"{self.job}_{index}" if len(self.packs) > 1 else self.job
+
+    def log(self, index: int, folder: Path) -> Path | None:
+        """The log of the job at an index of the array, or None if it has none."""
+        return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
+
+    def write(self, results: Directory) -> None:
+        """Write the submission into its folder, over an earlier state of it."""
+        path = results.path / "jobs" / self.name / "submission.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(asdict(self)))
+
+
+def submissions(results: Directory) -> list[Submission]:
+    """The submissions of a results directory, the oldest first.
+
+    A damaged one is left out: its runs are judged by their own files alone.
+    """
+    found = []
+    for path in results.path.glob("jobs/*/submission.json"):
+        with suppress(DamagedFile):
+            found.append(read_file(path, Submission))
+    return sorted((s for s in found if s is not None), key=lambda s: s.time)
+
+
+class QueuedJob(NamedTuple):
+    """A job in Slurm's queue."""
+
+    id: str
+    state: str
+    reason: str
+    node: str
+
+
+Queue = dict[tuple[str, int], QueuedJob]
+"""Jobs by Slurm's id of their array and their index in it."""
+
+
+def queue(known: Iterable[Submission]) -> Queue:
+    """The jobs that Slurm still knows of, by their names; raises UserError."""
+    ids = {submission.name: submission.job for submission in known}
+    if not ids:
+        return {}
+    lines = ask(
+        "squeue", "--noheader", "--array", "--states=all", f"--name={','.join(ids)}",
+        "--format=%j|%i|%T|%N|%r",
+    ).splitlines()  # fmt: skip
+    jobs = {}
+    for line in lines:
+        name, job, state, node, reason = line.strip().split("|", 4)
+        array, _, index = job.partition("_")
+        if ids[name] == array:  # another user's jobs may have the same names
+            jobs[array, int(index or 0)] = QueuedJob(job, state, reason, node)
+    return jobs
+
+
+def status_of(
+    results: Directory, run_id: str, submission: Submission, index: int, jobs: Queue | str
+) -> RunStatus:
+    """The status of a run that was submitted; `jobs` is a sentence if Slurm has not answered."""
+    run = results.run(run_id)
+    state, note = run.state_and_reason()
+    log = submission.log(index, results.path / "jobs")
+    if state.final:
+        return RunStatus(state, note, log)
+    beat = run.heartbeat()
+    if isinstance(jobs, str):
+        queued = state is State.PLANNED
+        return RunStatus(*(State.QUEUED, jobs) if queued else (state, progress_note(beat)), log)
+    job = jobs.get((submission.job, index))
+    if job is not None and job.state in ACTIVE:
+        return RunStatus(*_active(job, beat), log)
+    if state is State.RUNNING and beat is not None and time.time() - beat.time < SILENT:
+        return RunStatus(state, progress_note(beat), log)
+    note = f"job {submission.job_id(index)} "
+    note += "is gone" if job is None else f"{job.state} on {job.node or '?'}"
+    if log is None or not log.stat().st_size:
+        note += ", without a word in its log: can the node see the results directory, has it room?"
+    return RunStatus(State.LOST, note, log)
+
+
+def _active(job: QueuedJob, beat: Heartbeat | None) -> tuple[State, str]:
+    if job.state == "PENDING":
+        return State.QUEUED, f"job {job.id}: {job.reason}"
+    begins = job.state in ("REQUEUED", "CONFIGURING")
+    if beat is None or begins or beat.job not in (None, job.id):
+        return State.QUEUED, f"waits in job {job.id} on {job.node}"
+    return State.RUNNING, progress_note(beat)
+
+
+def check_slurm(command: str = "sbatch") -> None:
+    """Raise UserError if this machine does not have one of Slurm's commands."""
+    if shutil.which(command) is None:
+        raise UserError(
+            f"there is no Slurm on this machine ('{command}' is not on the PATH): "
+            "launch where it is, or use --launcher local"
+        )
+
+
+def ask(*command: str) -> str:
+    """The output of one of Slurm's commands; raises UserError with Slurm's own sentence."""
+    check_slurm(command[0])
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        message = " ".join(result.stderr.split())
+        raise UserError(f"{command[0]}: {message.removeprefix(f'{command[0]}: error: ')}")
+    return result.stdout

@@ -37,7 +37,6 @@ def write_run(
     context: Mapping[str, object] = MappingProxyType({}),
     state: str = "done",
     error: str = "error",
-    seconds: float = 1.0,
 ) -> None:
     """The files of a run in a state, with these records; one that is lost has no end."""
     directory = results.run(spec.id)
@@ -52,7 +51,7 @@ def write_run(
     for record in records:
         directory.append(record)
     if state in ("done", "diverged"):
-        directory.finish(State(state), spec.steps, seconds)
+        directory.finish(State(state), spec.steps)
     elif state == "failed":
         directory.fail(error, "trace")
     elif state == "running":
@@ -133,7 +132,6 @@ class Made:
             provenance=provenance | {"started": f"2026-01-0{1 + trial}"},
             state=state,
             error=error,
-            seconds=seconds * steps[-1],
         )
         return made.id
 

@@ -67,7 +67,7 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
     plan = tiny(trials=4)
     ended = Directory(tmp_path).run(next(iter(plan.runs)))
     ended.path.mkdir(parents=True)
-    ended.finish(State.DONE, 120, 1.0)
+    ended.finish(State.DONE, 120)
     resources = {"runs_per_job": 4, "gpus": "a100:1", "time": 20}
     Slurm().preview(job(plan, tmp_path, resources=resources), terminal())
     shown = capsys.readouterr().out
