@@ -23,8 +23,10 @@ OUT/runs/<id>/           a run while it trains, or that failed:
 
 import os
 import platform
+import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -36,9 +38,9 @@ from pydantic import TypeAdapter
 from oodbench.errors import UserError
 from oodbench.files import is_temporary, write_whole
 from oodbench.notes import Finding
-from oodbench.results.ended import ended
+from oodbench.results.ended import FOLDER, SMALL, Ended, ended, lock, records_file, write_part
 from oodbench.results.run_directory import RunDirectory, dumps, process_beat
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import (
     SCHEMA,
     DamagedFile,
@@ -49,7 +51,10 @@ from oodbench.results.schemas import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
+ROW_LABELS = ["dataset_label", "label", "ceiling", "transductive", "reference"]
+"""The columns of a run that a plan's rows decide."""
 PLAN_KEY = ["dataset_label", "label", "test_environments", "draw", "trial"]
 """The columns of a plan by which a run of a row is found."""
 PLUGINS = "plugins"
@@ -117,6 +122,24 @@ class Directory:
 
         rows = self.plan()["rows"].drop_duplicates("id")
         return dict(zip(rows["id"], specs_of(rows), strict=True))
+
+    def folders(self) -> set[str]:
+        """The names of the folders of runs."""
+        with suppress(OSError):
+            return {*os.listdir(self.path / "runs")}  # noqa: PTH208 (fast)
+        return set()
+
+    def read_folders(self, ids: Sequence[str]) -> "tuple[pd.DataFrame, pa.Table]":
+        """What the tables have of the runs in folders beyond their specs, by id, and their records."""
+        import pandas as pd
+
+        from oodbench.results.parquet import ABOUT, RECORDS, table_of
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # a disk may be slow
+            found = list(pool.map(RunDirectory.row, map(self.run, ids)))
+        rows = [row for _, of_run in found for row in of_run]
+        about = pd.DataFrame([of for of, _ in found], pd.Index(list(ids), dtype="object"), ABOUT)
+        return about, table_of(pd.DataFrame(rows, columns=RECORDS.names), RECORDS)
 
     def start_anew(self, ids: Collection[str]) -> None:
         """Have the next launch train these runs from their first step.
@@ -247,3 +270,77 @@ def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":
     rows = before[place].itertuples(index=False, name=None)
     labels = [row[1] if row in named else renamed.get(row, row[1]) for row in rows]
     return before.assign(label=labels)
+
+
+def compact(directory: Directory, patient: bool = True) -> int:
+    """Move the planned runs that have ended into the tables; returns their number.
+
+    The runs get the labels of the plan. Small parts are merged, and folders of runs that are in the tables
+    are removed: tables are on disk before, and a run that is in both for a while counts once. Does nothing
+    if another process is compacting and `patient` is false. Raises OSError, as for a full disk, and
+    UserError without a plan; ended runs then stay in their folders.
+    """
+    results, rows = directory.path, directory.plan()["rows"]
+    with suppress(Timeout), lock(results, patient):
+        now, folders = ended(results), directory.folders()
+        waiting = [i for i in rows["id"].unique() if i in folders and i not in now]
+        found = [i for i in waiting if (results / "runs" / i / "done.json").exists()]
+        about, records = directory.read_folders(found)
+        about = about[about["state"].isin(COMPLETE)]
+        chosen = _to_merge(now, rows, len(about) > 0)
+        if now.contradicted.keys() - {*about.index}:
+            # parts that contradict each other stay until all these runs have ended again
+            chosen, about = [], about[~about.index.isin(list(now.contradicted))]
+        elif now.contradicted:
+            chosen = [*range(len(now.parts))]
+        if chosen or len(about):
+            _write(now, chosen, rows, about, records)
+        _clean(results, folders & {*now.runs["id"], *about.index})
+        return len(about)
+    return 0
+
+
+def _write(
+    now: Ended, chosen: list[int], rows: "pd.DataFrame", about: "pd.DataFrame", records: "pa.Table"
+) -> None:
+    from oodbench.results.parquet import RUNS, of_runs
+    from oodbench.results.tables import stacked_runs
+
+    new = rows[rows["id"].isin(about.index)].join(about, on="id")[RUNS.names]
+    kept = _in_rows(now.runs[now.runs["part"].isin(chosen)], rows)
+    write_part(now, chosen, stacked_runs([kept, new]), of_runs(records, about.index))
+
+
+def _to_merge(now: Ended, rows: "pd.DataFrame", more: bool) -> list[int]:
+    """The indices of the parts to write as one, with `more` runs: small ones, and those of other rows."""
+    parts = list(enumerate(now.parts))
+    small = {i for i, part in parts if part.size < SMALL}
+    old = {i for i, part in parts if _keys(part.runs) != _keys(_in_rows(part.runs, rows))}
+    return sorted(small | old) if more or old or len(small) > 1 else []
+
+
+def _keys(runs: "pd.DataFrame") -> set[tuple[object, ...]]:
+    return set(runs[["id", *ROW_LABELS]].itertuples(index=False, name=None))
+
+
+def _in_rows(runs: "pd.DataFrame", rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Repeat each run for every row of the plan that contains it; unplanned runs keep their rows."""
+    from oodbench.results.tables import stacked_runs
+
+    once = runs.drop_duplicates("id")
+    planned = rows[["id", *ROW_LABELS]].merge(once.drop(columns=ROW_LABELS), on="id")
+    others = runs[~runs["id"].isin(rows["id"])]
+    return stacked_runs([planned[list(runs)], others])
+
+
+def _clean(results: Path, ids: Collection[str]) -> None:
+    """Remove the folders of runs that are in the tables, and what an interrupted compaction left."""
+    for run_id in ids:
+        folder = results / "runs" / run_id
+        with suppress(OSError, Timeout), FileLock(folder / "lock", blocking=False):
+            shutil.rmtree(folder, ignore_errors=True)
+    parts = {*map(records_file, (results / FOLDER).glob("runs-*.parquet"))}
+    for path in list((results / FOLDER).iterdir()):
+        orphaned = path.match("records-*.parquet") and path not in parts
+        if is_temporary(path) or orphaned:
+            path.unlink(missing_ok=True)

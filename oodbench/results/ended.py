@@ -1,7 +1,7 @@
 """The ended runs of a results directory: OUT/ended/runs-KEY.parquet and records-KEY.parquet.
 
 KEY is the beginning of the SHA-256 of both files of a part, so that damage is noticed. A run has ended when
-it is in a `runs` file, which is written after its records. `oodbench.results.compact` moves runs here.
+it is in a `runs` file, which is written after its records. `compact` of `directory.py` moves runs here.
 """
 
 import os
@@ -16,7 +16,7 @@ from filelock import FileLock
 from oodbench.files import whole_file
 from oodbench.identity import digest_of
 from oodbench.results.run_spec import State
-from oodbench.results.schemas import DamagedFile, RunFile, read_bytes, records_in
+from oodbench.results.schemas import CONTEXT, DamagedFile, RunFile, read_bytes, records_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,9 +120,9 @@ class Ended:
         from oodbench.results.parquet import specs_of
 
         row = self._row(run_id)
-        names = ("dataset_label", "training_environments", "metric", "higher_is_better", "constant")
         values = row.iloc[0]
-        context = {n: values[n] for n in names if values[n] is not None} | (values["context"] or {})
+        context = {n: values[n] for n in ("dataset_label", *CONTEXT) if values[n] is not None}
+        context |= values["context"] or {}
         context["training_environments"] = list(context["training_environments"])
         made = values["provenance"] or {}
         return RunFile.model_construct(spec=specs_of(row)[0], context=context, provenance=made)

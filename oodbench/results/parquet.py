@@ -68,6 +68,8 @@ RUNS = pa.schema(
     ]
 )
 """The columns of an ended run; `records` is its number of rows among the records."""
+ABOUT = [*(name for name in RUNS.names if name not in SPEC.names), "error"]
+"""The columns of a run that its plan does not have."""
 RECORDS = pa.schema(
     [
         ("id", REPEATED),

@@ -5,10 +5,7 @@ allows the difference.
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -45,9 +42,7 @@ from oodbench.results.parquet import (
     table_of,
 )
 from oodbench.results.provenance import code
-from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import COMPLETE, SCORE, TRAIN, RunSpec, State
-from oodbench.results.schemas import Columns, DamagedFile, Row, costs_of, whole_lines
 from oodbench.results.stale import DIGESTED, stale_notes
 from oodbench.results.tables import (
     CELL,
@@ -62,10 +57,6 @@ from oodbench.results.tables import (
 )
 from oodbench.yaml_values import read_yaml
 
-ABOUT = [*(name for name in RUNS.names if name not in SPEC.names), "error"]
-"""The columns of a run that its plan does not have."""
-CONTEXT = ("training_environments", "metric", "higher_is_better", "constant")
-"""The fields of a run's context that have a column of their own."""
 FURTHER = ("classes", "family", "shift", "data_notes", "read_as")
 """The fields of a run's context that are columns in memory alone."""
 PROTOCOL = (
@@ -74,37 +65,6 @@ PROTOCOL = (
 )
 """The columns in which a dataset's runs must agree between directories: `draws` is how many a cell has,
 and ceilings have `options` of their own."""
-
-
-def read_folders(results: Path, ids: Sequence[str]) -> tuple[pd.DataFrame, pa.Table]:
-    """Read the folders of runs: the columns ABOUT by id, and the records.
-
-    A broken run has no records; an unfinished one has the records before a torn or damaged line.
-    """
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a disk may be slow
-        found = list(pool.map(_folder, map(Directory(results).run, ids)))
-    about = [of_run | {"records": len(values)} for of_run, values in found]
-    rows = [row for _, values in found for row in values]
-    frame = pd.DataFrame(about, pd.Index(list(ids), dtype="object"), ABOUT)
-    return frame, table_of(pd.DataFrame(rows, columns=RECORDS.names), RECORDS)
-
-
-def _folder(directory: RunDirectory) -> tuple[dict[str, Any], list[Row]]:
-    state, reason = directory.state_and_reason()
-    run, text = None, b""
-    with suppress(DamagedFile):
-        run = directory.info()
-        text = b"" if state is State.BROKEN else directory.read("metrics.jsonl") or b""
-    about: dict[str, Any] = {"state": state, "error": reason}
-    if run is None or run.spec.id != directory.id:
-        about |= {"training_environments": (), "context": {}, "provenance": {}}
-        return about | costs_of([]), []
-    context, lines = dict(run.context), whole_lines(text)
-    context.pop("dataset_label", None)
-    about |= {name: context.pop(name, None) for name in CONTEXT} | costs_of(lines)
-    about["training_environments"] = tuple(about["training_environments"] or ())
-    rows = Columns(run.columns).rows(directory.id, lines)
-    return about | {"context": context, "provenance": dict(run.provenance)}, rows
 
 
 def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None) -> Tables:
@@ -123,17 +83,15 @@ def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None)
         raise UserError("the sweep plans no run")
     ids = pd.Index(rows["id"].unique())
     # folders first: a run that is moved meanwhile is then in the tables
-    there: set[str] = set()
-    with suppress(OSError):
-        there.update(os.listdir(results.path / "runs"))  # noqa: PTH208 (fast)
-    live, live_records = read_folders(results.path, [i for i in ids if i in there])
+    there = results.folders()
+    live, live_records = results.read_folders([i for i in ids if i in there])
     moved = ended(results.path)
     known = moved.runs[moved.runs["id"].isin(ids)].drop_duplicates("id").set_index("id")
     known["error"] = ""
     parts = enumerate(moved.parts)
     records = [of_runs(part.records, known.index[known["part"] == i]) for i, part in parts]
     live = live[~live.index.isin(known.index)]
-    about = stacked_runs([f.reset_index(names="id") for f in (known[ABOUT], live)])
+    about = stacked_runs([f.reset_index(names="id") for f in (known[[*live]], live)])
     runs = _expanded(rows.join(about.set_index("id"), on="id"), settings)
     runs["directory"] = str(results.path)
     if findings := results.findings():

@@ -22,6 +22,7 @@ from oodbench.results.ended import Ended, ended
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import (
+    CONTEXT,
     SCHEMA,
     Columns,
     DamagedFile,
@@ -29,7 +30,9 @@ from oodbench.results.schemas import (
     FailedFile,
     Heartbeat,
     ProcessHeartbeat,
+    Row,
     RunFile,
+    costs_of,
     parse_json,
     read_bytes,
     read_file,
@@ -158,6 +161,28 @@ class RunDirectory:
     def is_in_tables(self) -> bool:
         """Whether the run has ended and was moved into the tables."""
         return self.id in self._ended
+
+    def row(self) -> tuple[dict[str, Any], list[Row]]:
+        """What the tables have of the run beyond its spec, and its records, by its folder alone.
+
+        A broken run has no records; an unfinished one has the records before a torn or damaged line.
+        """
+        state, reason = self.state_and_reason()
+        about: dict[str, Any] = {"state": state, "error": reason}
+        run, text = None, b""
+        with suppress(DamagedFile):
+            run = self.info()
+            text = b"" if state is State.BROKEN else self.read("metrics.jsonl") or b""
+        if run is None or run.spec.id != self.id:
+            about |= {"training_environments": (), "context": {}, "provenance": {}, "records": 0}
+            return about | costs_of([]), []
+        lines, context = whole_lines(text), dict(run.context)
+        rows = Columns(run.columns).rows(self.id, lines)
+        context.pop("dataset_label", None)
+        about |= {name: context.pop(name, None) for name in CONTEXT} | costs_of(lines)
+        about["training_environments"] = tuple(about["training_environments"] or ())
+        about |= {"context": context, "provenance": dict(run.provenance), "records": len(rows)}
+        return about, rows
 
     def finish(self, status: State, step: int) -> None:
         """Mark the run as `done` or `diverged` at `step`.

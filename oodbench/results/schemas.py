@@ -77,6 +77,10 @@ class Context(TypedDict, total=False):
     constant: Constant | None
 
 
+CONTEXT = ("training_environments", "metric", "higher_is_better", "constant")
+"""The keys of a run's context that are columns of `runs`."""
+
+
 class Provenance(TypedDict, total=False):
     """The keys of a run's provenance whose types matter, see `oodbench.results.provenance`."""
 

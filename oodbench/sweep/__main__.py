@@ -309,7 +309,7 @@ def _size(path: Path) -> int:
 @app.command("compact")
 def compact_(sweep: Launched = "quickstart") -> None:
     """Move the runs that have ended from their folders into two tables, as each launch does at its end."""
-    from oodbench.results.compact import compact
+    from oodbench.results.directory import compact
 
     results = _results(sweep)
     moved = compact(results)

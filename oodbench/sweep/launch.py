@@ -21,8 +21,7 @@ from oodbench.arithmetic import lost_here
 from oodbench.errors import PLUGIN_HINT, UserError, missing_package, wrong_result
 from oodbench.identity import Digests
 from oodbench.registry import load_plugins
-from oodbench.results.compact import compact
-from oodbench.results.directory import LAST, Directory
+from oodbench.results.directory import LAST, Directory, compact
 from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
 from oodbench.results.run_directory import kept_weights

@@ -12,8 +12,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from oodbench.__main__ import main
-from oodbench.results import compact as compaction
-from oodbench.results.directory import Directory
+from oodbench.results.directory import Directory, compact
 from oodbench.results.run_spec import State
 from oodbench.sweep import launch as launches
 from tests.helpers.results.sweeps import ODD_METHODS, outcome, records_of
@@ -110,8 +109,9 @@ class Healthy:
             invoke(f"{LAUNCH} --keep-predictions", sweep=self.file, dir=self.out)
         runs = {(spec.label, spec.trial): i for i, spec in results.specs().items()}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(compaction, "_folders", lambda _: [runs["diverging", t] for t in (0, 1)])
-            assert compaction.compact(results) == 2
+            diverging = {runs["diverging", t] for t in (0, 1)}
+            patch.setattr(Directory, "folders", lambda _: diverging)
+            assert compact(results) == 2
         self.undisturbed = outcome(results)
         states = {self.undisturbed[runs[label, 0]][0] for label in ("ERM", "Raising", "diverging")}
         assert states == {State.DONE, State.FAILED, State.DIVERGED}

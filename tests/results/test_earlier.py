@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 import oodbench
 from oodbench.report.__main__ import app as report
-from oodbench.results.compact import compact
-from oodbench.results.directory import Directory
+from oodbench.results.directory import Directory, compact
 from oodbench.results.predictions import read_predictions
 from oodbench.results.read import read_results
 from oodbench.results.run_directory import kept_weights

@@ -17,10 +17,9 @@ from typer.testing import CliRunner
 import oodbench
 from oodbench.identity import digest_of
 from oodbench.report.__main__ import app as report
-from oodbench.results import compact as compaction
+from oodbench.results import directory as compaction
 from oodbench.results import parquet
-from oodbench.results.compact import compact
-from oodbench.results.directory import Directory
+from oodbench.results.directory import Directory, compact
 from oodbench.results.read import read_results
 from oodbench.results.schemas import DamagedFile
 from oodbench.sweep.__main__ import app as sweep

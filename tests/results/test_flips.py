@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report.__main__ import app as report
-from oodbench.results.compact import compact
-from oodbench.results.directory import Directory
+from oodbench.results.directory import Directory, compact
 from oodbench.results.predictions import read_predictions
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State

@@ -8,8 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from oodbench.report.__main__ import app as report
-from oodbench.results.compact import compact
-from oodbench.results.directory import Directory
+from oodbench.results.directory import Directory, compact
 from oodbench.results.run_spec import State
 from oodbench.sweep.__main__ import app as sweep
 from tests.helpers.disks import CannotMount, mounted, remount

@@ -15,8 +15,7 @@ from oodbench.datasets import require_files
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.report.__main__ import app
-from oodbench.results.compact import compact
-from oodbench.results.directory import Directory
+from oodbench.results.directory import Directory, compact
 from oodbench.results.run_directory import kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan

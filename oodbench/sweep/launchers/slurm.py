@@ -29,8 +29,7 @@ from pydantic import ConfigDict, Field
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.registry import checkout
-from oodbench.results.compact import compact
-from oodbench.results.directory import Directory
+from oodbench.results.directory import Directory, compact
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile, Heartbeat, read_file
 from oodbench.sweep.launchers import Job, Launcher, Resources, RunStatus, progress_note, register
