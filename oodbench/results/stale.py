@@ -11,7 +11,7 @@ import mimetypes
 import os
 import platform
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import TypeAdapter
 
 from oodbench import identity
+from oodbench.errors import some
 from oodbench.files import write_whole
 from oodbench.identity import Code, Digests, Stamp, combined, digest_of, sha256, stamp, unlike
 from oodbench.notes import AnyNote, Note
@@ -297,7 +298,7 @@ def _reasons(subject: Subject, variants: Iterable[_Variant], total: int) -> Iter
     what = f"The data of {name} have" if kind == "files" else f"{name} has"
     for is_known, several in found.items():
         ids = tuple(i for variant in several for i in variant.ids)
-        named = _named(names[is_known])
+        named = some(sorted(names[is_known]), NAMED)
         sentence = f"{what} changed since {len(ids)} of its {total} runs were trained ({named})"
         if not is_known:
             sentence = f"{named} is gone: {len(ids)} runs of {name} cannot be compared with it"
@@ -305,11 +306,6 @@ def _reasons(subject: Subject, variants: Iterable[_Variant], total: int) -> Iter
             sentence += f"; they are of {count} versions of it"
         if ids:
             yield Stale(ids, sentence, is_known)
-
-
-def _named(files: Collection[str]) -> str:
-    first = ", ".join(sorted(files)[:NAMED])
-    return first + (f" and {len(files) - NAMED} others" if len(files) > NAMED else "")
 
 
 def stale_runs(runs: "pd.DataFrame") -> list[Stale]:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, some
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
@@ -154,11 +154,11 @@ def _show_measured_time(
     if expected.unmeasured:
         console.say(
             f"These rows were not measured within {TOTAL:g} s, and are taken to be like the others: "
-            f"{_some(expected.unmeasured)}. --steps-per-second X takes your GPU's speed."
+            f"{some(expected.unmeasured, 6)}. --steps-per-second X takes your GPU's speed."
         )
     for reason in dict.fromkeys(expected.alone.values()):
         rows = [row for row, why in expected.alone.items() if why == reason]
-        console.say(f"Trained one run at a time ({reason}): {_some(rows)}.")
+        console.say(f"Trained one run at a time ({reason}): {some(rows, 6)}.")
     if expected.failing:
         failing = [
             f"{row} fails at its first steps: {why}" for row, why in expected.failing.items()
@@ -173,11 +173,6 @@ def _show_measured_time(
         asked = SlurmResources.of(sweep.resources)
         packs = packed({spec.id: spec for spec in specs}, asked, settings, expected)
         console.say(described(packs, asked))
-
-
-def _some(rows: Sequence[str]) -> str:
-    others = len(rows) - 6
-    return ", ".join(rows[:6]) + (f" and {counted(others, 'other')}" if others > 0 else "")
 
 
 @app.command()

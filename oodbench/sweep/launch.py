@@ -320,15 +320,12 @@ def lacking(
     results: Directory, specs: Mapping[str, RunSpec], rules: Sequence[str]
 ) -> dict[str, int]:
     """How many of these complete runs lack the weights of each rule that could judge them."""
-    if not rules:
-        return {}
-    kept: dict[str, set[str]] = {run_id: set() for run_id in specs}
-    for run_id in results.with_kept(specs):
-        kept[run_id] = {rule for rule, _ in kept_weights(results.run(run_id))}
+    there = results.with_kept(specs) if rules else ()
+    kept = {i: {rule for rule, _ in kept_weights(results.run(i))} for i in there}
     counts = {}
     for rule in rules:
         judged = set(specs) if rule == LAST else find_rule(rule).judged(list(specs.values()))
-        counts[rule] = sum(rule not in kept[run_id] for run_id in judged)
+        counts[rule] = sum(rule not in kept.get(run_id, ()) for run_id in judged)
     return {rule: count for rule, count in counts.items() if count}
 
 

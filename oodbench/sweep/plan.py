@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
-from oodbench.hparams import identity
 from oodbench.metrics import computed_names, recorded_names
 from oodbench.notes import Finding
 from oodbench.results.run_spec import OPTIONS, RunSpec
@@ -82,7 +81,11 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
                 continue
             for spec in specs:
                 trained_on.append(_training_environments(source, spec))
-                _check_sizes(source, trained_on[-1])
+                if empty := [name for name in trained_on[-1] if not source.sizes[name]]:
+                    raise UserError(
+                        f"{source.label}: environment '{empty[0]}' has no example to train on: "
+                        "hold it out, too, or leave it out of the data"
+                    )
                 place = spec.id, spec.dataset_name, spec.label
                 if place in known:
                     raise UserError(
@@ -190,16 +193,12 @@ def single(
 
 
 def _specs(sweep: Sweep, pair: Pair, tests: tuple[str, ...]) -> list[RunSpec]:
-    row, algorithm, source = pair.method.row, pair.method.algorithm, pair.source
+    row, algorithm, source = pair.row, pair.algorithm, pair.source
     dataset, network = source.dataset, source.network_class
-    options = {
-        is_pretrained: identity(type(dataset.options), values)
-        for is_pretrained, values in source.options.items()
-    }
     return [
         RunSpec(
             dataset=dataset.name,
-            options=options[network.is_pretrained(network_hparams)],
+            options=source.options[network.is_pretrained(network_hparams)],
             algorithm=row.name,
             hparams=hparams,
             label=str(row.label),
@@ -245,20 +244,13 @@ def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
     return names
 
 
-def _check_sizes(source: Source, names: Sequence[str]) -> None:
-    for name in names:
-        if not source.sizes[name]:
-            what = f"{source.label}: environment '{name}' has no example to train on"
-            raise UserError(f"{what}: hold it out, too, or leave it out of the data")
-
-
 def _reason_against(
     pair: Pair, specs: Sequence[RunSpec], source: Source, attributes: str
 ) -> str | None:
     from oodbench.algorithms import Problem, why_skipped
     from oodbench.train import adapted, averages
 
-    first, dataset, method = specs[0], pair.source.dataset, pair.method.algorithm
+    first, dataset, method = specs[0], pair.source.dataset, pair.algorithm
     of_draws = {id(spec.hparams): spec for spec in specs}.values()  # trials may share them
     network, names = pair.source.network_class, _training_environments(pair.source, first)
     problem = Problem(

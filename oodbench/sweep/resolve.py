@@ -4,12 +4,11 @@
 """
 
 import importlib.util
-import itertools
 import json
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,23 +46,14 @@ CHOSEN_FOR = ["dataset_label", "label", "test_environments"]
 
 
 @dataclass(frozen=True)
-class Method:
-    """A row of a sweep with its resolved classes."""
+class Pair:
+    """A row on a dataset, with the hyperparameters of its runs."""
 
     row: Row
     algorithm: "type[Algorithm]"
-    adaptation: Any
-    """The class of the row's adaptation, or None."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A method on a dataset, with the hyperparameters of its runs."""
-
-    method: Method
     source: Source
     """The dataset with the options of the row, which a ceiling has."""
-    draws: Mapping[tuple[str, ...], Draws]
+    draws: Mapping[tuple[str, ...], Draws] = field(default_factory=dict)
     """By set of test environments."""
 
 
@@ -96,10 +86,11 @@ def resolve(
             pairs.append([])
             for method in methods:
                 with problems.noted():
-                    pairs[-1].append(_pair(sweep, method, source, data_dir, chosen))
+                    of = ceiling_of(sweep, method[0], source, data_dir)
+                    pairs[-1].append(_with_draws(sweep, Pair(*method, of), chosen))
     problems.tell()
     if to_train:
-        check_packages({method.row.name: method.algorithm for method in methods})
+        check_packages({row.name: algorithm for row, algorithm in methods})
     notes = []
     for warning in warned:
         if warning.category is UserWarning:
@@ -119,7 +110,7 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
     sources_of(sweep, data_dir, problems)
     methods = _methods(sweep, problems)
     problems.tell()
-    check_packages({method.row.name: method.algorithm for method in methods})
+    check_packages({row.name: algorithm for row, algorithm in methods})
 
 
 def check_packages(methods: Mapping[str, "type[Algorithm]"]) -> None:
@@ -130,7 +121,7 @@ def check_packages(methods: Mapping[str, "type[Algorithm]"]) -> None:
                 raise MissingError(f"{name} needs {package}: `{command}`", command)
 
 
-def _methods(sweep: Sweep, problems: Problems) -> list[Method]:
+def _methods(sweep: Sweep, problems: Problems) -> "list[tuple[Row, type[Algorithm]]]":
     from oodbench.adaptations import adaptations
     from oodbench.algorithms import algorithms
 
@@ -141,13 +132,9 @@ def _methods(sweep: Sweep, problems: Problems) -> list[Method]:
     methods = []
     for row in rows:
         with problems.noted():
-            adaptation = None
             if isinstance(row.adapt, dict):
-                name = str(row.adapt.get("name"))
-                adaptation = adaptations.find(name)
-                if adaptation is None:
-                    raise unknown(adaptations.noun, name, [*adaptations, "none"])
-            methods.append(Method(row, algorithms.get(row.name), adaptation))
+                adaptations.get(str(row.adapt.get("name")))
+            methods.append((row, algorithms.get(row.name)))
     return methods
 
 
@@ -221,26 +208,22 @@ def _check_size(sweep: Sweep, sources: Sequence[Source], rows: int) -> None:
         )
 
 
-def _pair(
-    sweep: Sweep, method: Method, source: Source, data_dir: Path | None, chosen: Chosen | None
-) -> Pair:
-    if method.row.ceiling:
-        source = ceiling_of(sweep, method.row, source, data_dir)
+def _with_draws(sweep: Sweep, pair: Pair, chosen: Chosen | None) -> Pair:
+    tests = pair.source.tests
     if chosen is None:
-        return Pair(method, source, dict.fromkeys(source.tests, _draws(sweep, method, source)))
-    of_tests = {t: _chosen_draws(method.row, source, t, chosen) for t in source.tests}
-    return Pair(method, source, of_tests)
+        return replace(pair, draws=dict.fromkeys(tests, _draws(sweep, pair)))
+    return replace(pair, draws={t: _chosen_draws(pair.row, pair.source, t, chosen) for t in tests})
 
 
-def _draws(sweep: Sweep, method: Method, source: Source) -> Draws:
-    trials, draws = source.trials, indices(sweep.hparam_draws, "hparam_draws")
+def _draws(sweep: Sweep, pair: Pair) -> Draws:
     drawn: dict[tuple[int, int], Draw] = {}
-    for draw, trial in itertools.product(draws, trials):
-        if sweep.draws == "shared" and trial != trials[0]:
-            drawn[draw, trial] = drawn[draw, trials[0]]
+    for draw in indices(sweep.hparam_draws, "hparam_draws"):
+        if sweep.draws == "shared":
+            drawn |= dict.fromkeys(
+                [(draw, t) for t in pair.source.trials], _drawn(sweep, pair, draw)
+            )
         else:
-            stream = trial if sweep.draws == "per trial" else None
-            drawn[draw, trial] = _drawn(sweep, method, source, draw, stream)
+            drawn |= {(draw, t): _drawn(sweep, pair, draw, t) for t in pair.source.trials}
     return drawn
 
 
@@ -268,10 +251,10 @@ def _name(part: Mapping[str, Any] | str | None) -> str:
     return str(part["name"]) if isinstance(part, Mapping) else "none"
 
 
-def _drawn(sweep: Sweep, method: Method, source: Source, draw: int, trial: int | None) -> Draw:
+def _drawn(sweep: Sweep, pair: Pair, draw: int, trial: int | None = None) -> Draw:
     from oodbench.algorithms import Algorithm
 
-    row, metadata = method.row, source.dataset.metadata
+    row, source, metadata = pair.row, pair.source, pair.source.dataset.metadata
     network, name = source.network_class, source.network.name
     stream = f"{'network' if sweep.shared_quantiles else row.name}/{name}"
     given = {**source.network.hparams, **row.network}
@@ -282,7 +265,7 @@ def _drawn(sweep: Sweep, method: Method, source: Source, draw: int, trial: int |
     of_usual = of_network(metadata.family)
     family = rates_family(metadata.family, network.is_pretrained(of_usual))
     hparams = drawn_values(
-        method.algorithm.Hparams,
+        pair.algorithm.Hparams,
         row.name,
         row.name,
         draw,
@@ -292,23 +275,20 @@ def _drawn(sweep: Sweep, method: Method, source: Source, draw: int, trial: int |
         shared={f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else (),
         trial=trial,
     )
-    return (
-        hparams,
-        network.resolved(
-            of_usual if family == metadata.family else of_network(family), source.dataset
-        ),
-        _drawn_adaptation(method, draw, family, trial),
+    own = of_usual if family == metadata.family else of_network(family)
+    adapt = (
+        None if isinstance(row.adapt, str) else _drawn_adaptation(row.adapt, draw, family, trial)
     )
+    return hparams, network.resolved(own, source.dataset), adapt
 
 
 def _drawn_adaptation(
-    method: Method, draw: int, family: str, trial: int | None
-) -> dict[str, Any] | None:
-    adapt = method.row.adapt
-    if isinstance(adapt, str):
-        return None
+    adapt: Mapping[str, Any], draw: int, family: str, trial: int | None
+) -> dict[str, Any]:
+    from oodbench.adaptations import adaptations
+
     name, values = adapt["name"], {key: value for key, value in adapt.items() if key != "name"}
-    space = method.adaptation.Hparams
+    space = adaptations.get(name).Hparams
     return {"name": name} | drawn_values(space, name, name, draw, family, given=values, trial=trial)
 
 

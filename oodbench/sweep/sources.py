@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
+from oodbench.hparams import identity
 from oodbench.notes import Finding
 from oodbench.sweep.file import (
     Component,
@@ -78,7 +79,7 @@ class Source:
     holdout: float
     trials: Sequence[int]
     options: Mapping[bool, dict[str, Any]]
-    """The options of a run, by whether its network is pretrained."""
+    """The options of a run's spec, by whether its network is pretrained."""
     trainable: tuple[str, ...]
     """The environments that are trained on unless they are held out, in the dataset's order."""
     noise: dict[str, Any] | None = None
@@ -207,15 +208,16 @@ def _component(named: str | Component) -> Component:
 
 
 def _options(dataset: Any, pretrained: bool) -> dict[str, Any]:
-    return {**asdict(dataset.options), **dataset.resolved_options(pretrained)}
+    values = {**asdict(dataset.options), **dataset.resolved_options(pretrained)}
+    return identity(type(dataset.options), values)
 
 
 def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) -> Source:
-    """The dataset that a ceiling trains on: with its `ceiling` options and the row's own."""
+    """The dataset that a row trains on: a ceiling with the dataset's `ceiling` options and its own."""
     from oodbench.datasets import make
 
     options = {**source.ceiling, **row.options}
-    if not options:
+    if not row.ceiling or not options:
         return source
     usual = source.dataset
     dataset = make(usual.name, asdict(usual.options) | options, data_dir)

@@ -3,12 +3,11 @@
 The pool is also what a job of a cluster trains its runs with.
 """
 
-import contextlib
-import itertools
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 
@@ -42,8 +41,7 @@ class Local(Launcher):
 
     def check(self, job: Job) -> None:
         """Raise UserError for a device that is not here or lacks the precision of a run."""
-        available_devices(job.options.devices)
-        check_precision(job)
+        check_devices(job)
 
     def launch(self, job: Job) -> dict[str, State]:
         """Train the runs in as many processes as the options say or the devices bear."""
@@ -64,8 +62,7 @@ class Debug(Launcher):
             raise UserError(
                 "the launcher debug has no processes to end: use local for `run_timeout`"
             )
-        available_devices(job.options.devices)
-        check_precision(job)
+        check_devices(job)
 
     def launch(self, job: Job) -> dict[str, State]:
         """Train the runs one after the other on the first device."""
@@ -149,7 +146,10 @@ class _Pool:
         while self.waiting or any(w.busy for w in self.workers):
             for worker in self.workers:
                 if not worker.busy and self.waiting:
-                    _hand_out(worker, self.waiting.popleft(), display)
+                    worker.run_ids, worker.busy = self.waiting.popleft(), True
+                    display.started(worker.index, worker.run_ids)
+                    with suppress(OSError):  # if it has died, the loop will see it
+                        worker.connection.send([self.job.specs[i] for i in worker.run_ids])
             self.job.check_plan()
             connections: dict[object, Worker] = {w.connection: w for w in self.workers}
             for connection in wait([w.connection for w in self.workers]):
@@ -243,24 +243,22 @@ def _is_our_double(run: RunDirectory) -> bool:
     return beat is not None and beat.job is not None and beat.job == slurm_job()
 
 
-def _hand_out(worker: Worker, run_ids: list[str], display: Display) -> None:
-    worker.run_ids, worker.busy = run_ids, True
-    display.started(worker.index, run_ids)
-    with contextlib.suppress(OSError):  # if it has died, the loop will see it
-        worker.connection.send([display.specs[i] for i in run_ids])
-
-
 def placed(job: Job, runs_per_gpu: int) -> Job:
     """The job with the devices of this machine and the number of its processes.
 
-    Where all devices are GPUs, `runs_per_gpu` processes share each and see no other.
+    Where all devices are GPUs, `runs_per_gpu` processes share each and see no other, so that they allocate
+    no memory on others.
     """
     devices, workers = available_devices(job.options.devices), job.options.workers
     if devices == ("cpu",):
         return replace(job, devices=devices, workers=workers or os.cpu_count() or 1)
-    gpus = gpus_of(devices)
-    seen = ("cuda:0",) if gpus else devices
-    return replace(job, devices=seen, gpus=gpus, workers=workers or len(devices) * runs_per_gpu)
+    job = replace(job, devices=devices, workers=workers or len(devices) * runs_per_gpu)
+    if "cpu" in devices:
+        return job
+    numbers = [name.partition(":")[2] for name in devices]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        numbers = [visible.split(",")[int(number)].strip() for number in numbers]
+    return replace(job, devices=("cuda:0",), gpus=tuple(numbers))
 
 
 def available_devices(wanted: str) -> tuple[str, ...]:
@@ -280,25 +278,11 @@ def available_devices(wanted: str) -> tuple[str, ...]:
     return names
 
 
-def gpus_of(devices: Sequence[str]) -> tuple[str, ...]:
-    """Names of the devices in CUDA_VISIBLE_DEVICES; empty unless all are CUDA devices.
+def check_devices(job: Job) -> None:
+    """Raise UserError if a device is not here or lacks the precision of a run."""
+    devices = available_devices(job.options.devices)
+    for precision in sorted({spec.precision for spec in job.specs.values()} - {"float32"}):
+        from oodbench.train import process  # which loads torch
 
-    A process that sees only its GPU, as `cuda:0`, allocates no memory on others.
-    """
-    if not all(name.startswith("cuda:") for name in devices):
-        return ()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    places = [int(name.partition(":")[2]) for name in devices]
-    return tuple(visible.split(",")[i].strip() if visible else str(i) for i in places)
-
-
-def check_precision(job: Job) -> None:
-    """Raise UserError if a device lacks the precision of a run; others than float32 load torch here."""
-    wanted = {spec.precision for spec in job.specs.values()} - {"float32"}
-    if wanted:
-        from oodbench.train import process
-
-        for name, device in itertools.product(
-            sorted(wanted), available_devices(job.options.devices)
-        ):
-            process.check_precision(name, device)
+        for device in devices:
+            process.check_precision(precision, device)
