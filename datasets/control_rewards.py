@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.made import MANIFEST, Manifest, finished_set, make_set
-from oodbench.datasets import (
-    Environment,
-    FileDataset,
-    Metadata,
-    dealt,
-    numbered_environments,
-    register,
-)
+from oodbench.data.made import MadeDataset
+from oodbench.datasets import Environment, Metadata, dealt, numbered_environments, register
 from oodbench.errors import UserError, missing_package, unknown
 from oodbench.files import whole_file
 from oodbench.hparams import hparam
@@ -192,7 +185,7 @@ def write_episode(episode: int, folder: Path, settings: Settings) -> None:
         folder=FOLDER,
     ),
 )
-class ControlRewards(FileDataset):
+class ControlRewards(MadeDataset):
     """The next rewards of a control task from an observation (s + noise, eta s') and the next actions.
 
     Tasks are those of the DeepMind Control Suite. The spurious features s' are one or two dimensions of
@@ -206,7 +199,7 @@ class ControlRewards(FileDataset):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(FileDataset.Options):
+    class Options(MadeDataset.Options):
         """The task, and what of it is observed."""
 
         task: str = hparam("cartpole_swingup", options=tuple(TASKS))
@@ -228,6 +221,7 @@ class ControlRewards(FileDataset):
         """Whether every environment has the scale of the test one: what could be reached."""
 
     options: Options
+    named_options = ("task", "episodes")
     standardises_targets = True
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
@@ -323,42 +317,28 @@ class ControlRewards(FileDataset):
     def _episodes(self) -> Tensor:
         """The rows of all episodes, (episodes, STEPS, S + A + 1)."""
         self.check()
-        files = [self.file(self._at(file_of(i))) for i in range(self.options.episodes)]
+        files = [self.file(f"{self.folder}/{file_of(i)}") for i in range(self.options.episodes)]
         return torch.stack([torch.from_numpy(np.load(file)) for file in files])
 
-    def _at(self, name: str) -> str:
-        return f"{FOLDER}/{self.options.task}/{name}"
+    @property
+    def folder(self) -> str:
+        """The folder of the task's episodes."""
+        return f"{FOLDER}/{self.options.task}"
 
     @property
-    def _settings(self) -> Settings:
+    def settings(self) -> Settings:
+        """The task and the sizes of the set."""
         return Settings(self.options.task, self.options.episodes)
 
     @property
-    def checksums(self) -> Mapping[str, str]:
-        """The md5 of each episode, by the set's manifest; raises UserError without it."""
-        path = self.file(self._at(MANIFEST))
-        manifest: Manifest[Settings] = finished_set(path, Settings, self.command(self.data_dir))
-        for name, wanted in asdict(self._settings).items():
-            made = getattr(manifest.settings, name)
-            if made != wanted:
-                raise UserError(f"{path}: the set has {name} {made!r}, not {wanted!r}")
-        return {self._at(name): checksum for name, checksum in manifest.checksums.items()}
+    def pieces(self) -> dict[int, list[str]]:
+        """The file of each episode."""
+        return {episode: [file_of(episode)] for episode in range(self.options.episodes)}
 
-    def command(self, data_dir: object) -> str:
-        """The command that makes the data, as a user types it."""
-        options = self.options
-        return f"{super().command(data_dir)} --set task={options.task} --set episodes={options.episodes}"
-
-    def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
-        """Make the task's episodes; an interrupted call is continued."""
-        if source is not None:
-            raise UserError(f"{self.name} is made by playing, and not --from a file")
-        settings = self._settings
-        Simulator(settings.task, 0)  # raises without the suite
-        folder = data_dir / FOLDER / settings.task
-        pieces = {episode: [file_of(episode)] for episode in range(settings.episodes)}
-        write = partial(write_episode, folder=folder, settings=settings)
-        make_set(folder, settings, pieces, write, workers, "episodes")
+    def writer(self, folder: Path) -> Callable[[int], None]:
+        """`write_episode`; raises MissingError without the suite."""
+        Simulator(self.options.task, 0)
+        return partial(write_episode, folder=folder, settings=self.settings)
 
 
 def _predicted(predict: Predictor, seen: Tensor, plans: Array) -> Array:

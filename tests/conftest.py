@@ -20,7 +20,6 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
-from oodbench.data.coinrun import Settings, make
 from tests.slurm.cluster import Cluster, missing
 
 # a shell starts what is to run in the background with Ctrl-C ignored, and so would be what we start
@@ -132,8 +131,11 @@ def made_once(factory: pytest.TempPathFactory, name: str, write: Callable[[Path]
 @pytest.fixture(scope="session")
 def coinrun_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a small real set of CoinRun."""
-    settings = Settings(levels=3, states=10, test_levels=4, expert="planner")
-    return made_once(tmp_path_factory, "coinrun", lambda folder: make(folder, settings, 2))
+    from oodbench.datasets import make, require_files
+
+    sizes = {"levels": 3, "states": 10, "test_levels": 4}
+    dataset = require_files(make("CoinRun", sizes))
+    return made_once(tmp_path_factory, "coinrun", lambda folder: dataset.make(folder, None, 2))
 
 
 @pytest.fixture(scope="session")

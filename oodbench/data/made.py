@@ -3,96 +3,138 @@
 import json
 import multiprocessing
 import random
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, TypedDict
 
 from filelock import FileLock, Timeout
 
 from oodbench.data.streams import progress
+from oodbench.datasets import FileDataset
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.identity import md5
 from oodbench.orphans import end_with_parent
 
 MANIFEST = "manifest.json"
-S = TypeVar("S")
-P = TypeVar("P")
 
 
-@dataclass(frozen=True)
-class Manifest(Generic[S]):
+class Manifest(TypedDict):
     """The settings of a set and the md5 of each file; no files until the set is complete."""
 
-    settings: S
-    """An instance of a dataclass."""
-    checksums: Mapping[str, str]
+    settings: dict[str, Any]
+    checksums: dict[str, str]
 
 
-def read_manifest(folder: Path, kind: type[S]) -> Manifest[S]:
-    """The manifest of the set in `folder`, whose settings are a `kind`; raises UserError if damaged."""
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of the set in `folder`; raises UserError if it is damaged."""
     path = folder / MANIFEST
     try:
         values = json.loads(path.read_text())
-        return Manifest(kind(**values["settings"]), dict(values["checksums"]))
+        return Manifest(settings={**values["settings"]}, checksums={**values["checksums"]})
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged: it is not the manifest of a set") from error
 
 
-def write_manifest(folder: Path, manifest: Manifest[Any]) -> None:
-    """Write the manifest, atomically."""
+def write_manifest(folder: Path, settings: Any, files: Sequence[str] = ()) -> None:
+    """Write the manifest of `settings`, a dataclass, and of `files` in the folder, atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
+    checksums = {file: md5(folder / file) for file in files}
+    manifest = Manifest(settings=asdict(settings), checksums=checksums)
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
-def finished_set(path: Path, kind: type[S], command: str) -> Manifest[S]:
-    """The manifest at `path` of a complete set; raises UserError, with the `command` that makes it."""
-    manifest = read_manifest(path.parent, kind)
-    if not manifest.checksums:
-        raise UserError(f"{path} is of an unfinished set; `{command}` continues it")
-    return manifest
+class MadeDataset(FileDataset):
+    """A dataset whose files `python -m oodbench.data make` makes in pieces, by playing a game.
 
-
-def make_set(
-    folder: Path,
-    settings: object,
-    pieces: Mapping[P, Sequence[str]],
-    write: Callable[[P], None],
-    workers: int,
-    title: str,
-) -> None:
-    """Make the set that `settings`, a dataclass, describe in `folder`, in `workers` processes.
-
-    A call of `write` makes one of the `pieces`, which name their files. Existing pieces are kept, so that
-    an interrupted call continues, except those that the checksums of a complete set find damaged. Raises
-    UserError if another set is there or being made.
+    Pieces that are there are kept, so that an interrupted call continues, except those that the checksums
+    of a complete set find damaged.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            if (folder / MANIFEST).is_file():
-                known = read_manifest(folder, type(settings))
-                if known.settings != settings:
-                    what = f"{known.settings}, not {settings}"
-                    raise UserError(f"{folder} holds another set: {what}")
-                for file, checksum in known.checksums.items():
-                    if (folder / file).is_file() and md5(folder / file) != checksum:
-                        (folder / file).unlink()
-            write_manifest(folder, Manifest(settings, {}))
-            missing = [p for p in pieces if not all((folder / f).is_file() for f in pieces[p])]
-            if missing:
-                _fill(missing, write, workers, title, len(pieces))
-            files = [file for of_piece in pieces.values() for file in of_piece]
-            write_manifest(folder, Manifest(settings, {file: md5(folder / file) for file in files}))
-    except Timeout as error:
-        raise UserError(f"another process makes data in {folder}") from error
+
+    named_options: ClassVar[Sequence[str]]
+    """The options that the command which makes the set names."""
+    reads_parts: ClassVar[bool] = False
+    """Whether a set with larger numbers among its settings will do."""
+
+    @property
+    @abstractmethod
+    def folder(self) -> str:
+        """The folder of the set under the data directory."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> Any:
+        """The dataclass that determines the contents of the set."""
+
+    @property
+    @abstractmethod
+    def pieces(self) -> Mapping[Any, Sequence[str]]:
+        """The files of each piece, by their paths in the folder."""
+
+    @abstractmethod
+    def writer(self, folder: Path) -> Callable[[Any], None]:
+        """A function that makes one of the pieces in `folder`, to be called in other processes.
+
+        Raises UserError if this machine cannot make it.
+        """
+
+    def command(self, data_dir: object) -> str:
+        """The command that makes the set, with the options that it depends on."""
+        named = (f" --set {name}={getattr(self.options, name)}" for name in self.named_options)
+        return super().command(data_dir) + "".join(named)
+
+    @property
+    def checksums(self) -> Mapping[str, str]:
+        """The md5 of each file that is read, by the set's manifest; raises UserError for other sets."""
+        path = self.file(f"{self.folder}/{MANIFEST}")
+        manifest = read_manifest(path.parent)
+        if not manifest["checksums"]:
+            command = self.command(self.data_dir)
+            raise UserError(f"{path} is of an unfinished set; `{command}` continues it")
+        for name, wanted in asdict(self.settings).items():
+            made = manifest["settings"].get(name)
+            is_larger = self.reads_parts and isinstance(made, int) and made >= wanted
+            if made != wanted and not is_larger:
+                raise UserError(f"{path}: the set has {name} {made!r}, not {wanted!r}")
+        files = (file for of_piece in self.pieces.values() for file in of_piece)
+        return {f"{self.folder}/{file}": manifest["checksums"][file] for file in files}
+
+    def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
+        """Make what is missing; raises UserError if another set is there or being made."""
+        if source is not None:
+            raise UserError(f"{self.name} is made by playing, and not --from a file")
+        folder, pieces, settings = data_dir / self.folder, self.pieces, self.settings
+        write = self.writer(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(folder / ".lock", timeout=0):
+                if (folder / MANIFEST).is_file():
+                    _remove_damaged(folder, asdict(settings))
+                write_manifest(folder, settings)
+                missing = [p for p in pieces if not all((folder / f).is_file() for f in pieces[p])]
+                if missing:
+                    _fill(missing, write, workers, self.name, len(pieces))
+                files = [file for of_piece in pieces.values() for file in of_piece]
+                write_manifest(folder, settings, files)
+        except Timeout as error:
+            raise UserError(f"another process makes data in {folder}") from error
+
+
+def _remove_damaged(folder: Path, settings: Mapping[str, Any]) -> None:
+    known = read_manifest(folder)
+    if known["settings"] != settings:
+        raise UserError(f"{folder} holds another set: {known['settings']}, not {settings}")
+    for file, checksum in known["checksums"].items():
+        if (folder / file).is_file() and md5(folder / file) != checksum:
+            (folder / file).unlink()
 
 
 def _fill(
-    missing: Sequence[P], write: Callable[[P], None], workers: int, title: str, total: int
+    missing: Sequence[Any], write: Callable[[Any], None], workers: int, title: str, total: int
 ) -> None:
     order = random.Random(0).sample(missing, len(missing))  # mixed, for the time left
     context = multiprocessing.get_context("spawn")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from oodbench.datasets.coinrun import TRAINING, CoinRun
 
-from oodbench.data.coinrun import TRAINING, Settings, shards
-from oodbench.data.made import Manifest, write_manifest
-from oodbench.datasets import make, md5
+from oodbench.data.made import write_manifest
+from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.metrics import values_of_examples
 from oodbench.results.directory import Directory
@@ -30,13 +30,13 @@ NETWORK = {"name": "ConvNet", "hparams": {"width": 4, "depth": 4}}
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a set in the form of the game's, of noise that nobody played."""
     data_dir = tmp_path_factory.mktemp("coinrun")
-    folder, settings = data_dir / "CoinRun", Settings(**OPTIONS, expert="planner")
-    for seed, shard in enumerate(shards(settings)):
+    folder, dataset = data_dir / "CoinRun", CoinRun(CoinRun.Options(**OPTIONS))
+    for seed, shard in enumerate(dataset.shards):
         draw, count = np.random.default_rng(seed), 10 if shard.part == TRAINING else 1
         actions = draw.dirichlet(np.ones(15), count).astype(np.float32)
         shard.write(folder, draw.integers(0, 256, (count, 64, 64, 3), np.uint8), actions)
-    files = [file for shard in shards(settings) for file in shard.files]
-    write_manifest(folder, Manifest(settings, {file: md5(folder / file) for file in files}))
+    files = [file for shard in dataset.shards for file in shard.files]
+    write_manifest(folder, dataset.settings, files)
     return data_dir
 
 

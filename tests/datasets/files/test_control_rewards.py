@@ -20,7 +20,7 @@ from oodbench.datasets.control_rewards import (
 from typer.testing import CliRunner
 
 from oodbench.data.__main__ import app
-from oodbench.data.made import Manifest, write_manifest
+from oodbench.data.made import write_manifest
 from oodbench.datasets import make, md5
 from oodbench.errors import UserError
 from oodbench.sweep.file import find_sweep, read_sweep
@@ -228,7 +228,7 @@ def test_data_that_are_not_there_or_made_with_other_options(copy: Path, tmp_path
     assert f"{command}cartpole_swingup --set episodes=200`" in str(caught.value)
     with pytest.raises(UserError, match="the set has episodes 6, not 7"):
         make("ControlRewards", OPTIONS | {"episodes": 7}, copy).load(0)
-    write_manifest(copy / "ControlRewards" / TASK, Manifest(Settings(TASK, EPISODES), {}))
+    write_manifest(copy / "ControlRewards" / TASK, Settings(TASK, EPISODES))
     with pytest.raises(UserError, match=r"of an unfinished set; `.*` continues it"):
         make("ControlRewards", OPTIONS, copy).load(0)
 
