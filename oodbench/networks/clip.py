@@ -17,7 +17,7 @@ from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.timm import FILES, ModelInputs
 from oodbench.networks.vision import require_image
-from oodbench.networks.weights import REPLACED, Pretrained, require_sha256
+from oodbench.networks.weights import REPLACED, Pretrained
 
 PIXELS = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
@@ -85,7 +85,7 @@ class CLIP(Pretrained):
             model = transformers().CLIPModel(transformers().CLIPConfig())
         else:
             model = pretrained("CLIPModel", hparams.weights)
-        require_sha256(self.weights_file(vars(hparams)), hparams.sha256)
+        self.checked_file(vars(hparams))
         side = int(model.config.vision_config.image_size)
         inputs = ModelInputs(PIXELS, 3, side, bool(hparams.normalized))
         images = _Images(model)

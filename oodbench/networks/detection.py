@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
-from oodbench.networks.vision import FromFile, require_image
-from oodbench.networks.weights import REPLACED, load_fitting, read_weights
+from oodbench.networks.vision import require_image
+from oodbench.networks.weights import FromTorchvision, load_fitting, read_weights
 
 MODEL = "fasterrcnn_resnet50_fpn"
 
 
 @register("FasterRCNN")
-class FasterRCNN(FromFile):
+class FasterRCNN(FromTorchvision):
     """torchvision's Faster R-CNN on a feature pyramid (arXiv:1506.01497, arXiv:1612.03144).
 
     Predictions (N, num_outputs, 5) are an image's boxes with the best scores: x1, y1, x2, y2 in pixels, and
@@ -58,8 +58,7 @@ class FasterRCNN(FromFile):
         )
         classes = 91 if hparams.weights == "coco" else 2
         model = detection.FasterRCNN(backbone, classes, box_detections_per_img=num_outputs)
-        file = None if REPLACED.get() else self.weights_file(vars(hparams))
-        if file is not None:
+        if (file := self.checked_file(vars(hparams))) is not None:
             load_fitting(model, read_weights(file), f"{file} is not a file of {MODEL}")
         if hparams.weights == "coco":
             overwrite_eps(model, 0.0)  # these weights were trained with eps = 0

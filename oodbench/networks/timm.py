@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +14,13 @@ from oodbench.datasets import IMAGENET
 from oodbench.errors import UserError, counted, missing_package, unknown
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
-from oodbench.networks.vision import add_mix_style, freeze_statistics, require_image
+from oodbench.networks.vision import add_mix_style, require_image
 from oodbench.networks.weights import (
-    REPLACED,
     Pretrained,
-    is_there,
+    existing,
     load_fitting,
     misfit,
     read_weights,
-    require_sha256,
     without_heads,
     without_prefix,
 )
@@ -110,8 +108,6 @@ class Timm(Pretrained):
         self.hparams = hparams
         channels = require_image("timm", input_shape, 1)
         config = _configuration(hparams.model)
-        if hparams.weights == "none" and hparams.freeze_batch_norm:
-            raise UserError("the network timm has no statistics to freeze without `weights`")
         body = _body(hparams, config, channels, input_shape[1:])
         self.num_features = int(getattr(body, "head_hidden_size", None) or body.num_features)
         inputs = ModelInputs(config, channels, hparams.size, bool(hparams.normalized))
@@ -159,23 +155,16 @@ class Timm(Pretrained):
         weights = str(values["weights"])
         if weights in ("none", "cached"):
             return None if weights == "none" else _cached(str(values["model"]))
-        file = Path(weights).expanduser()
-        if not is_there(file):
-            raise UserError(
-                f"weights: there is no file {file} (`none`, `cached`, or a file of safetensors or torch)"
-            )
-        return file
+        return existing(weights, "`none`, `cached`, or a file of safetensors or torch")
 
-    def train(self, mode: bool = True) -> "Timm":
-        """Switch modes; frozen stages and frozen batch normalisation stay in evaluation mode."""
+    def train(self, mode: bool = True) -> Self:
+        """Switch modes; frozen stages stay in evaluation mode."""
         super().train(mode)
         if self.hparams.freeze:
             for module in self.featurizer[1].modules():  # type: ignore[index]
                 parameters = list(module.parameters())
                 if parameters and not any(p.requires_grad for p in parameters):
                     module.eval()
-        if self.hparams.freeze_batch_norm:
-            freeze_statistics(self)
         return self
 
 
@@ -251,9 +240,7 @@ def _body(
                 "(or a dataset's), or adapt it to another `size`"
             )
         settings["img_size"] = sides
-    file = None if REPLACED.get() else Timm.weights_file(vars(hparams))
-    if file is not None:
-        require_sha256(file, hparams.sha256)
+    if (file := Timm.checked_file(vars(hparams))) is not None:
         entries = _entries(read_weights(file), hparams.model, config, file)
         # as if timm had published these entries without a head: timm then converts authors' names, and
         # loads strictly

@@ -1,46 +1,21 @@
 """Networks for images: torchvision's, DomainBed's MNIST network, and small convolutional networks."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from oodbench.datasets import Dataset
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
-from oodbench.networks.base import Network, check_by_building, register
-from oodbench.networks.weights import REPLACED, load_weights, require_sha256, weights_file
+from oodbench.networks.base import Network, register
+from oodbench.networks.weights import FromTorchvision, load_weights
 
 LAYERS = ("layer1", "layer2", "layer3", "layer4")
 
 
-class FromFile(Network):
-    """A network of torchvision with hyperparameters `weights` and `sha256`."""
-
-    model: str
-    """torchvision's name."""
-
-    @classmethod
-    def weights_file(cls, values: Mapping[str, object]) -> Path | None:
-        """The file of the weights, or None; raises UserError if it is missing or unlike `sha256`."""
-        weights = str(values["weights"])
-        file = None if weights == "none" else weights_file(cls.model, weights)
-        require_sha256(file, str(values.get("sha256", "")))
-        return file
-
-    @classmethod
-    def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """The hyperparameters, unchanged, once the file of weights is checked and the network built."""
-        cls.weights_file(values)
-        check_by_building(cls, values, dataset)
-        return dict(values)
-
-
-class Torchvision(FromFile):
+class Torchvision(FromTorchvision):
     """A network of torchvision up to its pooled features.
 
     Unless there are three channels, channel i of the first layer takes the weights of channel i modulo 3,
@@ -81,11 +56,7 @@ class Torchvision(FromFile):
         body = getattr(torchvision.models, self.model)(weights=None)
         self.num_features = getattr(body, self.head).in_features
         setattr(body, self.head, nn.Identity())
-        if hparams.weights == "none" and hparams.freeze_batch_norm:
-            name = type(self).__name__
-            raise UserError(f"the network {name} has no statistics to freeze without `weights`")
-        file = None if REPLACED.get() else self.weights_file(vars(hparams))
-        if file is not None:
+        if (file := self.checked_file(vars(hparams))) is not None:
             load_weights(body, file)
         if channels != 3:
             first = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
@@ -96,20 +67,6 @@ class Torchvision(FromFile):
             setattr(body.get_submodule(parent), name, first)
         self.featurizer = nn.Sequential(body, nn.Dropout(hparams.dropout))
         self.classifier = nn.Linear(self.num_features, num_outputs)
-
-    def train(self, mode: bool = True) -> "Torchvision":
-        """Switch modes; frozen batch normalisation stays in evaluation mode."""
-        super().train(mode)
-        if self.hparams.freeze_batch_norm:
-            freeze_statistics(self)
-        return self
-
-
-def freeze_statistics(network: nn.Module) -> None:
-    """Batch normalisation uses its running statistics, unchanged, until the next `train()`."""
-    for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval()
 
 
 class ResNet(Torchvision):

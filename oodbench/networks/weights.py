@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import safetensors
 import safetensors.torch
@@ -63,9 +63,10 @@ def replaced_weights() -> Iterator[None]:
 
 
 class Pretrained(Network):
-    """A network with hyperparameters `weights`, `sha256` and `normalized`.
+    """A network with hyperparameters `weights` and `sha256`, and perhaps `freeze_batch_norm`.
 
-    A run's id holds the checksum of the file of the weights, so that it does not depend on the file's path.
+    With a hyperparameter `normalized`, too, a run's id holds the checksum of the file of the weights, and
+    does not depend on the file's path.
     """
 
     @classmethod
@@ -74,37 +75,73 @@ class Pretrained(Network):
         """The file of the weights, None for random weights; raises UserError if it is missing."""
 
     @classmethod
+    def checked_file(cls, values: Mapping[str, Any]) -> Path | None:
+        """The file of the weights to read, if any; raises UserError unless it has the SHA-256 given."""
+        if REPLACED.get():
+            return None
+        if values["weights"] == "none" and values.get("freeze_batch_norm"):
+            raise UserError("without the network's `weights` there are no statistics to freeze")
+        file = cls.weights_file(values)
+        require_sha256(file, str(values.get("sha256", "")))
+        return file
+
+    @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         """Set `sha256` and, from the dataset, `normalized`; the network is built once as a check."""
-        resolved = dict(values)
-        if resolved["normalized"] is None:
-            resolved["normalized"] = dataset.normalization is not None
-        file = cls.weights_file(resolved)
-        require_sha256(file, resolved["sha256"])
-        resolved["sha256"] = "" if file is None else sha256(file)
+        resolved, file = dict(values), cls.checked_file(values)
+        if "normalized" in resolved:
+            resolved["sha256"] = "" if file is None else sha256(file)
+            if resolved["normalized"] is None:
+                resolved["normalized"] = dataset.normalization is not None
         check_by_building(cls, resolved, dataset)
         return resolved
 
+    def train(self, mode: bool = True) -> Self:
+        """Switch modes; frozen batch normalisation stays in evaluation mode."""
+        super().train(mode)
+        if getattr(self.hparams, "freeze_batch_norm", False):
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
 
-def weights_file(model: str, weights: str) -> Path:
-    """The file of `weights`, a name in PUBLISHED or a path; raises UserError if it is missing."""
-    if weights not in PUBLISHED:
-        file = Path(weights).expanduser()
-        if not is_there(file):
+
+class FromTorchvision(Pretrained):
+    """A network of torchvision, whose published weights are looked for in torch's cache."""
+
+    model: str
+    """torchvision's name."""
+
+    @classmethod
+    def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
+        """The file of `weights`, a name in PUBLISHED or a path; raises UserError if it is missing."""
+        weights = str(values["weights"])
+        if weights == "none":
+            return None
+        if weights not in PUBLISHED:
             names = ", ".join(f"`{name}`" for name in ("none", *PUBLISHED))
-            raise UserError(f"weights: there is no file {file} ({names} or a .pth file)")
-        return file
-    from torchvision.models import get_model_weights
+            return existing(weights, f"{names} or a .pth file")
+        from torchvision.models import get_model_weights
 
-    url: str = get_model_weights(model)[PUBLISHED[weights]].url
-    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
-    if not file.is_file():
-        raise UserError(
-            f"the weights `{weights}` of {model} are not in torch's cache: put {url} into "
-            f"{file.parent}, or have a file or none in the network's `hparams: {{weights: none}}`"
-        )
-    if not sha256(file).startswith(file.stem.rpartition("-")[2]):
-        raise UserError(f"{file} is damaged (its SHA-256 is not in its name): download it again")
+        url: str = get_model_weights(cls.model)[PUBLISHED[weights]].url
+        file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+        if not file.is_file():
+            raise UserError(
+                f"the weights `{weights}` of {cls.model} are not in torch's cache: put {url} into "
+                f"{file.parent}, or have a file or none in the network's `hparams: {{weights: none}}`"
+            )
+        if not sha256(file).startswith(file.stem.rpartition("-")[2]):
+            raise UserError(
+                f"{file} is damaged (its SHA-256 is not in its name): download it again"
+            )
+        return file
+
+
+def existing(weights: str, forms: str) -> Path:
+    """The file that `weights` names; raises UserError, with the `forms` of the value, if it is missing."""
+    file = Path(weights).expanduser()
+    if not is_there(file):
+        raise UserError(f"weights: there is no file {file} ({forms})")
     return file
 
 
