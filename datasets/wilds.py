@@ -33,7 +33,6 @@ from torch.nn.functional import adaptive_avg_pool2d
 from torch.nn.utils.rnn import pad_sequence
 
 from oodbench.data import encodings as inputs
-from oodbench.data import wilds as official
 from oodbench.datasets import (
     IMAGENET,
     Environment,
@@ -46,6 +45,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
+from . import wilds_package as official
 from .wilds_table import SETS, Set
 
 FETCHED = {"DistilBERT": ("DistilBertTokenizerFast", "DistilBertModel"), "CodeGPT": ("GPT2Model",)}

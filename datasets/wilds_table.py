@@ -14,8 +14,9 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from oodbench.data.wilds import Prediction
 from oodbench.tasks import Kind
+
+from .wilds_package import Prediction
 
 DATA = """
 set             package        version  modality  size   kind        outputs  prediction  metric                          group_by

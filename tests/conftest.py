@@ -149,7 +149,7 @@ def written_wilds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wilds_dir(written_wilds: Path) -> Iterator[Path]:
     """The same, as the working directory too, where transformers looks for a folder of a name."""
-    from oodbench.data import wilds as official
+    from oodbench.datasets import wilds_package as official
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(written_wilds)

@@ -4,7 +4,7 @@ Texts and code are ids of words or word pieces, padded with 0; a molecule is a t
 bonds in each row (see `oodbench.data.encodings`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.data.encodings import ATOM, BOND, CODEGPT, ROW, VOCABULARY, pretrained, transformers
-from oodbench.data.wilds import package
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
+
+ATOM_KINDS, BOND_KINDS = (119, 5, 12, 12, 10, 6, 6, 2, 2), (5, 6, 2)
+"""The numbers of values of an atom's and a bond's categories in the Open Graph Benchmark."""
 
 
 class _Words(nn.Module):
@@ -233,7 +235,7 @@ class CodeGPT(_Transformer):
 class _Embedding(nn.Module):
     """Rows of K categories (M, K) to the sums of their embeddings (M, F)."""
 
-    def __init__(self, sizes: list[int], width: int) -> None:
+    def __init__(self, sizes: Sequence[int], width: int) -> None:
         super().__init__()
         tables = [nn.Embedding(size, width) for size in sizes]
         for table in tables:
@@ -253,11 +255,9 @@ class _GIN(nn.Module):
     """Molecules (N, size, ROW) to means of atoms' features (N, F)."""
 
     def __init__(self, width: int, depth: int, dropout: float) -> None:
-        from ogb.utils.features import get_atom_feature_dims, get_bond_feature_dims
-
         super().__init__()
-        self.atoms = _Embedding(get_atom_feature_dims(), width)
-        self.bonds = nn.ModuleList(_Embedding(get_bond_feature_dims(), width) for _ in range(depth))
+        self.atoms = _Embedding(ATOM_KINDS, width)
+        self.bonds = nn.ModuleList(_Embedding(BOND_KINDS, width) for _ in range(depth))
         self.eps = nn.Parameter(torch.zeros(depth))
         self.updates = nn.ModuleList(nn.Sequential(*_layers(width)) for _ in range(depth))
         self.virtual = nn.Parameter(torch.zeros(width))
@@ -309,7 +309,6 @@ class GIN(Network):
         super().__init__()
         if len(input_shape) != 2 or input_shape[1] != ROW:
             raise UserError(f"the network GIN takes molecules, not inputs of shape {input_shape}")
-        package()  # imports ogb without its check for a newer version, which needs the internet
         self.hparams = hparams
         self.num_features = hparams.width
         self.featurizer = _GIN(hparams.width, hparams.depth, hparams.dropout)

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oodbench.datasets.wilds_package import package
 from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from oodbench.data.wilds import package
 from oodbench.metrics import is_higher_better, values_of_examples
 from oodbench.tasks import Task
 

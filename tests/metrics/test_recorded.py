@@ -2,10 +2,10 @@ import importlib
 
 import pytest
 import torch
+from oodbench.datasets.wilds_package import package
 from sklearn.metrics import brier_score_loss, log_loss
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from oodbench.data.wilds import package
 from oodbench.metrics import is_higher_better, values_of_examples
 from oodbench.tasks import Task
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from oodbench.data import wilds as official
 from oodbench.data.preparation import fitted, load_checked
 from oodbench.datasets import make
+from oodbench.datasets import wilds_package as official
 from oodbench.errors import UserError
 from oodbench.metrics import values_of_examples
 from oodbench.networks.base import build

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from oodbench.datasets.wilds_package import package
 from PIL import Image
-
-from oodbench.data.wilds import package
 
 
 def start(root: Path, name: str, version: str) -> Path:
