@@ -292,7 +292,7 @@ class FrozenFeatures(FileDataset):
             raise UserError("FrozenFeatures needs --data-dir DIR, where the features are kept")
         weights, images = self._sha256(), self.images
         inputs = (
-            images.fingerprint(images.listing())
+            images.fingerprint
             if isinstance(images, Images)
             else f"{asdict(images.options)} {_digest(environments)}"
         )

@@ -72,15 +72,16 @@ class ImageFolder(OwnImages):
         self.given = (data_dir or Path()) / options.root
         is_there = (options.root != "" or data_dir is not None) and self.given.is_dir()
         self.folder = _unwrapped(self.given) if is_there and not options.attributes else self.given
-        names = list(self._names().values()) if is_there else []
+        self._found = self._names() if is_there else Names()
+        names = self._found.values()
         self.environments = tuple(in_order({environment for environment, *_ in names}))
         self.classes = tuple(sorted({name for _, name, *_ in names}))
         if options.attributes:
             found = {normalize("NFC", name) for _, _, *rest in names for name in rest[:1]}
             self.attributes = tuple(sorted(found))
-        self.input_shape = (3, options.size, options.size)
-        if self.environments:
-            self.fit_size()
+        if not self.environments:
+            self.size = options.size
+        self.input_shape = (3, self.size, self.size)
         self.test_environments = self.environments[-1:]
         self.task = Task("multiclass", max(2, len(self.classes)))
         self.separates_clusters = options.group_across == "drop"
@@ -113,7 +114,7 @@ class ImageFolder(OwnImages):
         except re.error as error:
             raise UserError(f"ImageFolder: `group` is not a regular expression: {error}") from error
         found: dict[str, list[str]] = {}
-        for environment, files in self.listing().items():
+        for environment, files in self.listing.items():
             for file, _ in files:
                 match = pattern.search(file.relative_to(self.root).as_posix())
                 if match is None or match[pattern.groups and 1] is None:
@@ -121,9 +122,10 @@ class ImageFolder(OwnImages):
                 found.setdefault(environment, []).append(match[pattern.groups and 1])
         return found
 
+    @cached_property
     def listing(self) -> Listing:
         """All pictures by name; raises UserError unless environments have the same class folders."""
-        root, found = self.root, self._names()
+        root, found = self.root, self._found
         numbers = {name: number for number, name in enumerate(self.classes)}
         listing: Listing = {name: [] for name in self.environments}
         for file, (environment, name, *_) in found.items():
@@ -229,7 +231,7 @@ class ImageFolder(OwnImages):
     @property
     def notes(self) -> Sequence[str]:
         """How pictures are read, which files are left out, and which folders may be there by mistake."""
-        root, listing = self.root, self.listing()
+        root, listing = self.root, self.listing
         at = [root / name for name in class_folders(root)]
         at += [folder / name for folder in at for name in class_folders(folder)]
         empty = ", ".join(str(folder) for folder in at if not image_files(folder))

@@ -26,7 +26,7 @@ class Manifest(Listed, OwnImages):
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
         self._roles[self.image_column] = Reading(self.image_column, "image", "the images")
-        self.fit_size()
+        self.input_shape = (3, self.size, self.size)
 
     @property
     def image_column(self) -> str:
@@ -71,6 +71,7 @@ class Manifest(Listed, OwnImages):
         """The file and the images that it lists."""
         return [*super().files_read, *self.files]
 
+    @cached_property
     def listing(self) -> Listing:
         """All images with their targets, by environment."""
         targets = self.targets.flatten().tolist()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -69,10 +70,7 @@ class Spawrious(Published):
     classes = BREEDS
     attributes = BACKGROUNDS
 
-    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        super().__init__(options, data_dir)
-        self.input_shape = (3, options.size, options.size)
-
+    @cached_property
     def listing(self) -> Listing:
         """All files of the variant; raises UserError for a folder with too few."""
         training, test, filler = GROUPS[self.options.variant]

@@ -131,10 +131,15 @@ class Images(FileDataset):
     upright: ClassVar[bool] = True
     """Whether pictures are turned as their EXIF entry says."""
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The side of the inputs in pixels."""
         return int(self.options.size)
+
+    @cached_property
+    def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Three channels, and the side twice."""
+        return (3, self.size, self.size)
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
         """By default, images are augmented for pretrained networks."""
@@ -145,16 +150,15 @@ class Images(FileDataset):
     def root(self) -> Path:
         """The folder that holds all files; raises UserError if it is not there."""
 
+    @property
     @abstractmethod
     def listing(self) -> Listing:
-        """All files; raises UserError if they do not form these environments and classes."""
+        """All files, listed once; raises UserError if they do not form these environments and classes."""
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments, the same in every trial, with decoded images if they are cached."""
-        listing = self.listing()
-        cache = self.cache_folder(listing)
-        environments = {}
-        for i, (name, files) in enumerate(listing.items()):
+        cache, environments = self.cache_folder, {}
+        for i, (name, files) in enumerate(self.listing.items()):
             paths, labels = zip(*files, strict=True)
             is_cached = cache.is_dir()
             x = MemoryMapped(cache / f"{i}.npy") if is_cached else self._stored(paths, name)
@@ -165,7 +169,7 @@ class Images(FileDataset):
     @property
     def files_read(self) -> Collection[Path]:
         """The images."""
-        return files_of(self.listing())
+        return files_of(self.listing)
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
         """The attribute of each image in `files`, (N,); None if they have none."""
@@ -191,7 +195,7 @@ class Images(FileDataset):
     @cached_property
     def whites(self) -> dict[str, float]:
         """The value of deep greys that counts as white, by environment."""
-        return {name: white_of(value) for name, value in _largest(self.survey()).items()}
+        return {name: white_of(value) for name, value in _largest(self.survey).items()}
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Map bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
@@ -203,42 +207,43 @@ class Images(FileDataset):
 
     def check(self) -> None:
         """Raise UserError unless every file can be read."""
-        if self.cache_folder(self.listing()).is_dir():
+        if self.cache_folder.is_dir():
             return
-        looks = chain(*self.survey().values())
+        looks = chain(*self.survey.values())
         if problems := [each.problem for each in looks if each.problem]:
             more = f"; {len(problems) - 1} others cannot either" if len(problems) > 1 else ""
             raise UserError(f"{self.name}: {problems[0]}{more}")
 
+    @cached_property
     def survey(self) -> Survey:
         """What is in every file; it is kept in the root's `.oodbench` until a file changes."""
-        listing = self.listing()
-        if known := self._known_survey(listing):
+        if known := self._known_survey():
             return known
-        kept, survey = self._survey_file(listing), _surveyed(listing)
+        survey = _surveyed(self.listing)
         if not any(each.problem for each in chain(*survey.values())):
             with suppress(OSError):  # a folder that cannot be written to is looked at every time
-                kept.parent.mkdir(exist_ok=True)
-                write_whole(kept, SURVEY.dump_json(survey).decode())
+                self._survey_file.parent.mkdir(exist_ok=True)
+                write_whole(self._survey_file, SURVEY.dump_json(survey).decode())
         return survey
 
     def digests(self) -> dict[str, list[bytes]]:
         """A hash of each picture, by environment."""
-        looks = self.survey()
-        return {name: [bytes.fromhex(x.digest) for x in each] for name, each in looks.items()}
+        looks = self.survey.items()
+        return {name: [bytes.fromhex(x.digest) for x in each] for name, each in looks}
 
-    def _known_survey(self, listing: Listing) -> Survey | None:
+    def _known_survey(self) -> Survey | None:
         with suppress(DamagedFile):
-            return read_file(self._survey_file(listing), SURVEY)
+            return read_file(self._survey_file, SURVEY)
         return None
 
-    def _survey_file(self, listing: Listing) -> Path:
-        return self.root / ".oodbench" / f"seen-{self.fingerprint(listing)}.json"
+    @property
+    def _survey_file(self) -> Path:
+        return self.root / ".oodbench" / f"seen-{self.fingerprint}.json"
 
     @property
     def notes(self) -> Sequence[str]:
         """Sentences on how other than plain pictures are read."""
-        survey, notes = self.survey(), []
+        survey, notes = self.survey, []
         looks = [*chain(*survey.values())]
         if deep := sum(each.deep is not None for each in looks):
             said = f"white is {_each(self.whites)}, and the largest value {_each(_largest(survey))}"
@@ -255,11 +260,12 @@ class Images(FileDataset):
             notes.append(f"of {what} with several pictures the first is read")
         return notes
 
-    def fingerprint(self, listing: Listing) -> str:
+    @cached_property
+    def fingerprint(self) -> str:
         """A hash of every file's name, size, time of change and class; raises UserError for a dead link."""
         lines, root = [], f"{self.root}{os.sep}"
         try:
-            for name, files in listing.items():
+            for name, files in self.listing.items():
                 for file, number in files:
                     size, changed = stamp(file)
                     at = str(file).removeprefix(root)
@@ -269,25 +275,23 @@ class Images(FileDataset):
             raise UserError(f"{self.name}: {error.filename}: {why}") from error
         return digest_of("".join(lines).encode())
 
-    def cache_folder(self, listing: Listing) -> Path:
+    @property
+    def cache_folder(self) -> Path:
         """The folder of the decoded images of this size, which may not exist."""
-        return self.root / ".oodbench" / f"images-{self.size}-{self.fingerprint(listing)}"
+        return self.root / ".oodbench" / f"images-{self.size}-{self.fingerprint}"
 
     def cache(self, workers: int) -> None:
         """Decode all images into the cache."""
-        arrays, listing = {}, self.listing()
-        for i, (name, files) in enumerate(listing.items()):
+        arrays = {}
+        for i, (name, files) in enumerate(self.listing.items()):
             stored = self._stored((file for file, _ in files), name)
             read = partial(pieces, stored, workers)
             arrays[str(i)] = Rows(len(stored), stored.shape, np.uint8, read)
-        keep(self.cache_folder(listing), self.label, arrays)
+        keep(self.cache_folder, self.label, arrays)
 
 
 class OwnImages(Images):
-    """A user's own images, whose size is not known beforehand.
-
-    A constructor calls `fit_size` last, when `listing` works.
-    """
+    """A user's own images, whose size is not known beforehand."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Images.Options):
@@ -299,22 +303,14 @@ class OwnImages(Images):
         """The value that is white in pictures of deep grey (16 bits and more, floats); 0: the first of
         1, 255, 1023, 4095, 16383, 65535, ... that no picture of the environment exceeds."""
 
-    _size_of_files = 0
-
-    def fit_size(self) -> None:
-        """Set the size of the inputs to the option, or else to one that fits the files."""
-        if not self.options.size:
-            self._size_of_files = min(typical_side(self.listing()), USUAL_SIZE)
-        self.input_shape = (3, self.size, self.size)
-
-    @property
+    @cached_property
     def size(self) -> int:
         """The option, or else the size that fits the files."""
-        return self.options.size or self._size_of_files
+        return self.options.size or min(typical_side(self.listing), USUAL_SIZE)
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
         """Add the size and the white of deep greys, which are estimated from the files."""
-        values = {*self.whites.values()} if _largest(self.survey()) else set()
+        values = {*self.whites.values()} if _largest(self.survey) else set()
         white = {"white": max(values)} if len(values) == 1 else {}
         return super().resolved_options(pretrained) | {"size": self.size} | white
 
@@ -324,23 +320,24 @@ class OwnImages(Images):
         given = dict.fromkeys(self.environments, self.options.white)
         return given if self.options.white else super().whites
 
-    def cache_folder(self, listing: Listing) -> Path:
+    @property
+    def cache_folder(self) -> Path:
         """The folder of this size and white, which is 1 without deep greys."""
-        deep = _largest(self._known_survey(listing) or {})
+        deep = _largest(self._known_survey() or {})
         white = _each(self.whites if self.options.white or deep else {})
         white = digest_of(white.encode()) if " in " in white else white
-        return self.root / ".oodbench" / f"upright-{self.size}-{white}-{self.fingerprint(listing)}"
+        return self.root / ".oodbench" / f"upright-{self.size}-{white}-{self.fingerprint}"
 
     def cache(self, workers: int) -> None:
         """Decode all images into the cache."""
-        self.survey()  # the folder's name needs to know what is white
+        self.check()  # finds what is white, which the folder's name has
         super().cache(workers)
 
     @property
     def notes(self) -> Sequence[str]:
         """Sentences on how pictures are read, also if they are enlarged to more than twice their side."""
         notes = [*super().notes]
-        side, size = typical_side(self.listing()), self.size
+        side, size = typical_side(self.listing), self.size
         if size > 2 * side:
             notes.append(
                 f"images of about {side} pixels a side are enlarged to {size}, "

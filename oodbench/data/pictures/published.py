@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from oodbench.data.pictures.folders import Images, Listing, Survey
+from oodbench.data.pictures.folders import Images, Listing, files_of
 from oodbench.data.pictures.pixels import class_folders, image_files, left_out
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import hparam
@@ -79,7 +79,6 @@ class Suite(Published):
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
         self.environments = tuple(place.environment for place in self.places)
-        self.input_shape = (3, options.size, options.size)
         self.test_environments = self.environments[:1]
         self.task = Task("multiclass", self.num_classes)
 
@@ -103,28 +102,9 @@ class Suite(Published):
             )
         return folders
 
+    @cached_property
     def listing(self) -> Listing:
-        """All files by name, listed once; raises UserError unless environments share the class folders."""
-        return self._listing
-
-    def fingerprint(self, listing: Listing) -> str:
-        """The fingerprint of `Images`, computed once for the dataset's listing."""
-        return self._fingerprint if listing is self._listing else super().fingerprint(listing)
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return super().fingerprint(self._listing)
-
-    def survey(self) -> Survey:
-        """The survey of `Images`, read once for the dataset's listing."""
-        return self._survey
-
-    @cached_property
-    def _survey(self) -> Survey:
-        return super().survey()
-
-    @cached_property
-    def _listing(self) -> Listing:
+        """All files by name; raises UserError unless environments share the class folders."""
         listing: Listing = {}
         root, classes = self.root, self.classes  # looked up in folders once
         for environment, folder, _ in self.places:
@@ -150,8 +130,8 @@ class Suite(Published):
     @property
     def notes(self) -> Sequence[str]:
         """Sentences on how pictures are read, and on files that are left out."""
-        files = [file for images in self.listing().values() for file, _ in images]
-        return [note for note in (*super().notes, left_out(self.root, files)) if note]
+        others = left_out(self.root, files_of(self.listing))
+        return [note for note in (*super().notes, others) if note]
 
     @property
     def files_read(self) -> Collection[Path]:
@@ -162,9 +142,8 @@ class Suite(Published):
 
     def check(self) -> None:
         """Check all files, and that their number is the published one, unless `subset`."""
-        listing = self.listing()
         for place in self.places:
-            labels = [label for _, label in listing[place.environment]]
+            labels = [label for _, label in self.listing[place.environment]]
             self.require_published(place.images, labels, f"{self.name}: {self.root / place.folder}")
         super().check()
 

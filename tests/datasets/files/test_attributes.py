@@ -29,7 +29,7 @@ def test_the_background_of_spawrious(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("oodbench.datasets.spawrious.TOTAL", 10)
     spawrious(tmp_path, 10)
     dataset: Any = make("Spawrious", {"variant": "O2O_hard", "size": 4}, tmp_path)
-    found, listing = dataset.load(0), dataset.listing()
+    found, listing = dataset.load(0), dataset.listing
     for name, files in listing.items():
         names = [dataset.attributes[i] for i in found[name].attributes.tolist()]
         assert names == [file.parents[1].name for file, _ in files]
@@ -53,7 +53,7 @@ def test_folders_in_those_of_the_classes(tmp_path: Path) -> None:
         assert found.attributes.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
     picture(0, 0).save(tmp_path / "north" / "dog" / "stray.png")
     with pytest.raises(UserError, match=r"stray.png is in no folder of an attribute"):
-        dataset.load(0)
+        make("ImageFolder", {"attributes": True}, tmp_path).load(0)
 
 
 def test_a_column_of_a_table(tmp_path: Path) -> None:

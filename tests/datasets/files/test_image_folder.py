@@ -42,7 +42,7 @@ def test_links_are_followed_at_every_level(level: str, tmp_path: Path) -> None:
     linked = folder(tmp_path / "set")
     linked.check()
     assert sizes(linked) == sizes(plain) == {"a": 12, "b": 8}
-    assert linked.listing() == {**plain.listing()} and not linked.notes
+    assert linked.listing == {**plain.listing} and not linked.notes
 
 
 @links
@@ -135,7 +135,7 @@ def test_what_may_be_a_stray_is_said(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"b/dust, but there is \S+a/dust/x/0.* if 'dust' is not a class"
     ):
-        folder(tmp_path).listing()
+        assert folder(tmp_path).listing
 
 
 def test_an_archives_own_level_is_found(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_files_that_are_no_pictures_are_named(
         text = said(folder(tmp_path))
     else:
         with pytest.raises(UserError) as error:
-            folder(tmp_path).listing()
+            assert folder(tmp_path).listing
         text = str(error.value)
     assert all(word in text for word in words)
 
@@ -253,22 +253,22 @@ def test_pictures_of_8_bits_among_deeper_ones_are_said(tmp_path: Path) -> None:
 
 def test_what_holds_nothing_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no folders with images"):
-        folder(tmp_path).listing()
+        assert folder(tmp_path).listing
     (tmp_path / "new").mkdir()
     with pytest.raises(UserError, match="holds no folders with images"):
-        folder(tmp_path).listing()
+        assert folder(tmp_path).listing
     with pytest.raises(UserError, match="is not there"):
-        folder(tmp_path / "nowhere").listing()
+        assert folder(tmp_path / "nowhere").listing
     (tmp_path / "pictures.zip").touch()
     with pytest.raises(UserError, match=r"pictures\.zip is not a folder"):
-        folder(tmp_path / "pictures.zip").listing()
+        assert folder(tmp_path / "pictures.zip").listing
 
 
 def test_classes_that_some_environment_lacks(tmp_path: Path) -> None:
     draw(tmp_path, "ab", ("cat", "dog"))
     draw(tmp_path, "c", ("cat",))
     with pytest.raises(UserError, match=r"no folder \S+c/dog, .* or else make an empty folder$"):
-        folder(tmp_path).listing()
+        assert folder(tmp_path).listing
     (tmp_path / "c" / "dog").mkdir()
     assert sizes(folder(tmp_path)) == {"a": 8, "b": 8, "c": 4}
     assert "environment 'c' has one class only, 'cat'" in said(folder(tmp_path))
@@ -276,7 +276,7 @@ def test_classes_that_some_environment_lacks(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"no folder \S+a/Dog, .*: 'Dog' and 'dog' count as different, na"
     ):
-        folder(tmp_path).listing()
+        assert folder(tmp_path).listing
     for name in "ab":
         (tmp_path / name / "Dog").mkdir()
     assert "classes 'Dog' and 'dog' count as different" in said(folder(tmp_path))

@@ -75,7 +75,7 @@ def test_spawrious_is_what_its_authors_build(
     def counted(variant: str) -> dict[str, Counter[str]]:
         dataset: Any = make("Spawrious", {"variant": variant, "size": 4}, tmp_path)
         found = {}
-        for name, files in dataset.listing().items():
+        for name, files in dataset.listing.items():
             assert len({file for file, _ in files}) == len(files)
             keys = [file.relative_to(dataset.root).parts[:3] for file, _ in files]
             assert all(module.BREEDS[y] == k[2] for (_, y), k in zip(files, keys, strict=True))
