@@ -6,7 +6,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     """Import the requirements at the first use of `check_algorithm`, as they import torch."""
     if name == "check_algorithm":
-        from oodbench.conformance import functions, requirement, updates  # noqa: F401
+        from oodbench.conformance import checks, requirements  # noqa: F401
 
-        return requirement.check_algorithm
+        return checks.check_algorithm
     raise AttributeError(name)

@@ -25,7 +25,7 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile
 from oodbench.train.digests import digests_of
 from oodbench.train.loop import Program, Training, begin, train
-from oodbench.train.process import clean_process, products_in
+from oodbench.train.process import clean_process
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
 from oodbench.train.vectorized import VectorizedProgram, capacity, explained, program_key, why_alone
@@ -90,7 +90,8 @@ def execute_bundle(
             try:
                 with clean_process(settings.threads):
                     bundle.acquire(waiting, most if vectorize else 1, keys, vectorize)
-                with clean_process(settings.threads):  # undoes settings made in building
+                # anew, which undoes settings made in building
+                with clean_process(settings.threads, bundle.precision):
                     bundle.train(progress, interrupts)
             except Exception as error:
                 if not bundle.held:
@@ -145,6 +146,11 @@ class _Bundle:
         self._ended = ended
         self._heartbeats = heartbeats
         self._time_limit = contextlib.ExitStack()
+
+    @property
+    def precision(self) -> str:
+        """The precision of the runs, which all of a bundle share."""
+        return self.held[0].spec.precision if self.held else "float32"
 
     def acquire(
         self,
@@ -242,11 +248,8 @@ class _Bundle:
             training.observers.tell("ended", state, "")
             self._ended(training.run.spec.id, state, "")
 
-        if trainings:
-            first = next(iter(trainings)).run.spec
-            program = VectorizedProgram if self.vectorized else Program
-            with products_in(first.precision):
-                train(list(trainings), ended, progress, interrupts, program)
+        program = VectorizedProgram if self.vectorized else Program
+        train(list(trainings), ended, progress, interrupts, program)
 
     def fail(self, held: _Held, error: Exception) -> None:
         """Record the failure of a run, unless a full disk stopped it: the next launch then trains it."""

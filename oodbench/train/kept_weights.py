@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,8 +69,8 @@ class Judge:
 class KeptWeights:
     """The files of a run's kept weights: for each rule, those of the step that it would choose so far.
 
-    The file of a superseded step is deleted only once a checkpoint later than the new step is written: a
-    run that is resumed before that may choose the old step again.
+    The files of superseded steps are deleted only once a checkpoint later than the new step is written: a
+    run that is resumed before that may choose an old step again.
     """
 
     def __init__(self, run: Run, directory: RunDirectory) -> None:
@@ -80,11 +81,7 @@ class KeptWeights:
         self._best: dict[str, tuple[float, int]] = {}
         for record in directory.records() if self._judges else ():
             self._improved(record["step"], record["evaluations"])
-        self._safe = dict(self._best)
-        for (rule, step), path in kept_weights(directory).items():
-            known = self._best.get(rule, (0.0, step))
-            if step > run.step or step != known[1]:
-                path.unlink()
+        self.delete_superseded()
 
     def _improved(self, step: int, evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
         rules = []
@@ -101,32 +98,28 @@ class KeptWeights:
 
     def record(self, evaluations: Sequence[Mapping[str, Any]], ends: bool) -> None:
         """Keep the evaluated weights for the rules that would choose them; `ends` marks the last step."""
-        step = self._run.step
-        before = dict(self._best)
-        rules = self._improved(step, evaluations)
+        rules = self._improved(self._run.step, evaluations)
         if ends and LAST in self._run.settings.keep_weights:
             rules.append(LAST)
-        if not rules:
-            return
-        keep_weights(self._run, self._run.spec, self._directory, rules)
-        for rule in rules:
-            if rule in before and before[rule] != self._safe.get(rule):
-                self._delete(rule, before[rule][1])
+        if rules:
+            keep_weights(self._run, self._run.spec, self._directory, rules)
 
     @property
     def wait_for_checkpoint(self) -> bool:
-        """Whether `delete_superseded` has to wait for a checkpoint."""
-        return any(step != self._best[rule][1] for rule, (_, step) in self._safe.items())
+        """Whether `delete_superseded` has to wait for another checkpoint."""
+        return self._directory.checkpoint.is_file() and bool(self._superseded())
 
     def delete_superseded(self) -> None:
         """Delete the files that a resumed run does not need, after a checkpoint or when the run ends."""
-        for rule, (_, step) in self._safe.items():
-            if step != self._best[rule][1]:
-                self._delete(rule, step)
-        self._safe = dict(self._best)
+        for path in self._superseded():
+            path.unlink(missing_ok=True)
 
-    def _delete(self, rule: str, step: int) -> None:
-        weights_path(self._directory, rule, step).unlink(missing_ok=True)
+    def _superseded(self) -> list[Path]:
+        return [
+            path
+            for (rule, step), path in kept_weights(self._directory).items()
+            if step > self._run.step or step != self._best.get(rule, (0.0, step))[1]
+        ]
 
 
 def _judges(run: Run) -> dict[str, Judge]:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,6 @@ class Data:
     dataset: Dataset
     environments: dict[str, Environment]
     splits: dict[str, dict[str, Tensor]]
-    groups: dict[str, dict[str, Groups]]
-    """The groups of the splits' examples, see `groups_of`."""
     mislabeled: Mapping[str, Tensor] = field(default_factory=dict)
     """The indices of examples that runs train on with a wrong label, by environment."""
     units: StandardUnits | None = None
@@ -59,6 +57,11 @@ class Data:
     constants: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
     """The constant answers so far, by training environments, see `oodbench.train.evaluate`; shared by all
     runs of this process with the same data."""
+
+    @cached_property
+    def groups(self) -> dict[str, dict[str, Groups]]:
+        """The groups of the splits' examples, see `groups_of`."""
+        return groups_of(self.dataset, self.environments, self.with_mislabeled())
 
     def with_mislabeled(self) -> dict[str, dict[str, Tensor]]:
         """The splits, with a further one of `mislabeled` examples if labels are noisy."""
@@ -153,7 +156,7 @@ def _load(
         environments[environment] = Environment(
             x, data.y.to(device), clusters=data.clusters, attributes=attributes, unseen=unseen
         )
-    return Data(dataset, environments, splits, groups_of(dataset, environments, splits))
+    return Data(dataset, environments, splits)
 
 
 @lru_cache(maxsize=2)
@@ -187,8 +190,7 @@ def _by_role(data: Data, held_out: Collection[str]) -> Data:
             moved = there.cumsum(0) - 1
             environments[name] = part(environment, there.nonzero().squeeze(1))
             splits[name] = {half: moved[i[there[i]]] for half, i in data.splits[name].items()}
-    groups = groups_of(data.dataset, environments, splits)
-    return Data(data.dataset, environments, splits, groups)
+    return Data(data.dataset, environments, splits)
 
 
 def _with_noise(
@@ -214,8 +216,7 @@ def _with_noise(
         if name in trained and data.dataset.task.has_classes:
             index = trained[name]
             mislabeled[name] = index[y[index] != environment.y[index]]
-    made = replace(data, environments=environments, mislabeled=mislabeled)
-    return replace(made, groups=groups_of(data.dataset, environments, made.with_mislabeled()))
+    return replace(data, environments=environments, mislabeled=mislabeled)
 
 
 def _apart(data: Data, held_out: Collection[str]) -> Data:
@@ -230,7 +231,7 @@ def _apart(data: Data, held_out: Collection[str]) -> Data:
                 f"{data.dataset.label}: with {', '.join(held_out)} held out, `group_across: drop` leaves "
                 f"nothing of '{name}' to train on"
             )
-    return replace(data, splits=splits, groups=groups_of(data.dataset, data.environments, splits))
+    return replace(data, splits=splits)
 
 
 def _units(data: Data, held_out: Collection[str]) -> StandardUnits:

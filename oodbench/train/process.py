@@ -60,11 +60,17 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Any], ...] = 
 
 
 @contextmanager
-def clean_process(threads: int) -> Iterator[None]:
-    """Within the block, the process has torch's default settings and a number of threads."""
+def clean_process(threads: int, precision: str = "float32") -> Iterator[None]:
+    """Within the block, the process has torch's default settings and a number of threads.
+
+    With the precision `tf32` float32 matrix products are in TF32. Convolutions always are, on CUDA devices
+    that support it.
+    """
     before = [read() for read, _, _ in _SETTINGS]
     _write([clean for _, _, clean in _SETTINGS])
     torch.set_num_threads(threads)
+    if precision == "tf32":
+        torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
@@ -75,26 +81,6 @@ def _write(values: Sequence[Any]) -> None:
     for (read, write, _), value in zip(_SETTINGS, values, strict=True):
         if value is not None and read() != value:
             write(value)
-
-
-@contextmanager
-def products_in(precision: str) -> Iterator[None]:
-    """Within the block, float32 matrix products and convolutions are in TF32 if `precision` is `tf32`.
-
-    Otherwise torch's defaults hold: products in float32, convolutions in TF32 on CUDA devices that
-    support it.
-    """
-    if precision != "tf32":
-        yield
-        return
-    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32
-    try:
-        torch.set_float32_matmul_precision("high")
-        cudnn.allow_tf32 = True
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        cudnn.allow_tf32 = before[1]
 
 
 def check_device(device: str) -> None:

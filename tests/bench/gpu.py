@@ -126,7 +126,7 @@ def precisions(device: str, size: Size) -> Iterator[Row]:
     """ERM's update step on ResNet-50 in each precision, over that in float32."""
     import torch
 
-    from oodbench.train.process import AUTOCAST, products_in
+    from oodbench.train.process import AUTOCAST, clean_process
 
     base = None
     for precision, channels_last in itertools.product(PRECISIONS, (False, True)):
@@ -136,7 +136,7 @@ def precisions(device: str, size: Size) -> Iterator[Row]:
         algorithm.problem = replace(algorithm.problem, autocast=AUTOCAST.get(precision))
         if channels_last:
             algorithm.network.to(memory_format=torch.channels_last)
-        with products_in(precision):
+        with clean_process(torch.get_num_threads(), precision):
             seconds = step_seconds(algorithm, batch, size.rounds)
         base = base or seconds
         how = f"{precision}{', channels_last' if channels_last else ''}"

@@ -1,4 +1,4 @@
-"""Methods that break one requirement each of those in `functions` and `updates`."""
+"""Methods that break one requirement each."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs
-from oodbench.conformance import functions, updates
-from oodbench.conformance.requirement import DoesNotApply, Requirement
+from oodbench.conformance import requirements
+from oodbench.conformance.checks import DoesNotApply, Requirement
 from oodbench.conformance.tiny_problems import TASKS
 from oodbench.gradients.backward import Reduction
 from oodbench.hparams import hparam, log_uniform, uniform
@@ -152,19 +152,23 @@ class OutOfLimits(Algorithm):
 @pytest.mark.parametrize(
     ("cls", "check", "sentence"),
     [
-        (TwoLevels, functions.overrides_one_level, "overrides both"),
-        (Noisy, functions.objective_is_pure, "it draws random numbers"),
-        (Branching, functions.trains_many_runs_as_one, "write arithmetic or `torch.where`"),
-        (BranchingCombine, functions.trains_many_runs_as_one, "write arithmetic or `torch.where`"),
-        (OtherSigns, functions.combines_signs_as_gradients, "`combine_signs` differs"),
-        (JustERM, updates.differs_from_erm, "a short run ends with ERM's weights"),
-        (NotNeutral, updates.is_erm_when_neutral, "differs from ERM's at step 0"),
-        (Forgetful, updates.resumes_exactly, "differs after resuming"),
-        (PlainShift, updates.is_averaged_as_a_whole, "loaded weights .*`self.register_buffer"),
-        (Fused, updates.ignores_the_layout_in_memory, "weights differ by .*`.*optimizer_of`"),
-        (Attached, updates.updates_are_finite, "'worst' is not detached"),
-        (NeedsTwoExamples, updates.takes_one_example, "'loss' is nan"),
-        (OutOfLimits, updates.draws_within_limits, "'weight' .* must be at least 0.5"),
+        (TwoLevels, requirements.overrides_one_level, "overrides both"),
+        (Noisy, requirements.objective_is_pure, "it draws random numbers"),
+        (Branching, requirements.trains_many_runs_as_one, "write arithmetic or `torch.where`"),
+        (
+            BranchingCombine,
+            requirements.trains_many_runs_as_one,
+            "write arithmetic or `torch.where`",
+        ),
+        (OtherSigns, requirements.combines_signs_as_gradients, "`combine_signs` differs"),
+        (JustERM, requirements.differs_from_erm, "a short run ends with ERM's weights"),
+        (NotNeutral, requirements.is_erm_when_neutral, "differs from ERM's at step 0"),
+        (Forgetful, requirements.resumes_exactly, "differs after resuming"),
+        (PlainShift, requirements.is_averaged_as_a_whole, "loaded weights .*`self.register_buffer"),
+        (Fused, requirements.ignores_the_layout_in_memory, "weights differ by .*`.*optimizer_of`"),
+        (Attached, requirements.updates_are_finite, "'worst' is not detached"),
+        (NeedsTwoExamples, requirements.takes_one_example, "'loss' is nan"),
+        (OutOfLimits, requirements.draws_within_limits, "'weight' .* must be at least 0.5"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -187,7 +191,7 @@ class Shuffling(Algorithm):
 
 
 def test_an_update_that_draws_random_numbers_resumes_and_has_no_order() -> None:
-    for check in (updates.resumes_exactly, updates.ignores_the_layout_in_memory):
+    for check in (requirements.resumes_exactly, requirements.ignores_the_layout_in_memory):
         check(Shuffling, TASKS["binary"])
     with pytest.raises(DoesNotApply, match="draws random numbers"):
-        updates.ignores_the_order_of_environments(Shuffling, TASKS["binary"])
+        requirements.ignores_the_order_of_environments(Shuffling, TASKS["binary"])

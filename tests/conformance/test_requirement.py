@@ -12,9 +12,9 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from oodbench.algorithms import Algorithm, Outputs, algorithms, first_step, why_skipped
-from oodbench.conformance import check_algorithm, requirement
+from oodbench.conformance import check_algorithm, checks
 from oodbench.conformance.__main__ import app
-from oodbench.conformance.requirement import DoesNotApply, Requirement, requirements, tasks_of
+from oodbench.conformance.checks import DoesNotApply, Requirement, requirements, tasks_of
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
@@ -136,7 +136,7 @@ class OfTwoClasses(Algorithm):
 def test_a_stage_and_a_constant_of_float32_break_nothing(
     cls: type[Algorithm], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requirement, "TASKS", {"binary": TASKS["binary"]})
+    monkeypatch.setattr(checks, "TASKS", {"binary": TASKS["binary"]})
     check_algorithm(cls)
     rounded = [line for line in capsys.readouterr().out.splitlines() if "round-off)" in line]
     assert len(rounded) == (cls is Float32) and "broken" not in "".join(rounded)
@@ -158,7 +158,7 @@ def test_a_mistake_is_told_once(
     cls: type[Algorithm], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = ("binary", "multilabel" if cls is OfTwoClasses else "multiclass")
-    monkeypatch.setattr(requirement, "TASKS", {kind: TASKS[kind] for kind in kinds})
+    monkeypatch.setattr(checks, "TASKS", {kind: TASKS[kind] for kind in kinds})
     with pytest.raises(AssertionError, match=sentence) as told:
         check_algorithm(cls, lambda line: None)
     assert len(str(told.value).splitlines()) == 1
@@ -167,7 +167,7 @@ def test_a_mistake_is_told_once(
 def test_the_command_ends_on_one_screen_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(requirement, "TASKS", {"binary": TASKS["binary"]})
+    monkeypatch.setattr(checks, "TASKS", {"binary": TASKS["binary"]})
     monkeypatch.setattr(algorithms, "_classes", {**dict(algorithms.items()), "Mine": FirstRisk})
     monkeypatch.setenv("COLUMNS", "80")
     kept, broken, unknown = (CliRunner().invoke(app, [name]) for name in ("ERM", "Mine", "Mne"))

@@ -9,8 +9,8 @@ import torch
 
 from oodbench.algorithms import Algorithm, algorithms
 from oodbench.conformance import check_algorithm
+from oodbench.conformance.requirements import resumes_exactly
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from oodbench.conformance.updates import resumes_exactly
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings

@@ -22,9 +22,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
             name: replace(e, x=e.x.double(), y=e.y.double() if e.y.is_floating_point() else e.y)
             for name, e in data.environments.items()
         }
-        return known.setdefault(
-            id(data), Data(data.dataset, environments, data.splits, data.groups)
-        )
+        return known.setdefault(id(data), Data(data.dataset, environments, data.splits))
 
     def build(*arguments: Any) -> Any:
         algorithm = build_algorithm(*arguments).double()

@@ -1,6 +1,6 @@
 """The requirements that every method must keep, and `check_algorithm`, which checks them all.
 
-A requirement is a function in `functions` or `updates`. The first sentence of its docstring states the
+A requirement is a function in `requirements`. The first sentence of its docstring states the
 requirement; further sentences say how to keep it, and are printed when it is broken.
 """
 
