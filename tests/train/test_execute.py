@@ -1,5 +1,6 @@
-"""Bundles of runs from start to end: who leaves, who is resumed, what does not fit."""
+"""Bundles of runs from start to end: who leaves, who is resumed, what does not fit; heartbeats."""
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -9,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 from filelock import Timeout
+from torch import Tensor
 
+from oodbench.algorithms import Algorithm, Outputs, register
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.train import execute as module
-from oodbench.train.execute import execute_bundle
+from oodbench.train.execute import Heartbeats, execute, execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
@@ -249,3 +253,57 @@ def test_a_run_whose_end_cannot_be_read_fails_by_itself(tmp_path: Path) -> None:
     state, message = found[specs[0].id]
     assert state == "failed" and str(damaged) in message
     assert {found[s.id] for s in specs[1:]} == {("done", "")}
+
+
+def beats_of(directory: RunDirectory, count: int) -> list[float]:
+    """The times of so many different heartbeats, as soon as they are there."""
+    found: list[float] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        beat = directory.heartbeat()
+        if beat is not None and beat.time not in found:
+            found.append(beat.time)
+        time.sleep(0.005)
+    return found
+
+
+def test_a_run_beats_within_a_single_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.05)
+    directory = RunDirectory(tmp_path / "a")
+    seen: list[float] = []
+
+    @register("LongStep", paper="none")
+    class LongStep(Algorithm):
+        """Its second step ends when its run has beaten three times."""
+
+        def objective(self, out: Outputs) -> Tensor:
+            if out.step == 1 and not seen:
+                seen.extend(beats_of(directory, 3))
+            return out.risks.mean()
+
+    (spec,) = tiny(algorithms=["LongStep"], trials=1).runs.values()
+    assert execute(spec, directory, TrainSettings()) == ("done", "")
+    assert len(seen) == 3 and directory.heartbeat() is None
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
+    """The directories of two runs, which beat often."""
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.01)
+    directories = [RunDirectory(tmp_path / name) for name in ("a", "b")]
+    for directory in directories:
+        directory.path.mkdir()
+    return directories
+
+
+def test_a_run_that_has_ended_beats_no_more(two: list[RunDirectory]) -> None:
+    first, second = two
+    with Heartbeats() as heartbeats:
+        heartbeats.start(first, lambda: 7)
+        heartbeats.start(second, lambda: 8)
+        assert len(beats_of(first, 2)) == 2
+        heartbeats.stop(first)
+        assert len(beats_of(second, 3)) == 3
+        assert first.heartbeat() is None
+        beat = second.heartbeat()
+        assert beat is not None and beat.step == 8

@@ -1,17 +1,20 @@
-"""Trained models from kept weights, and what cannot be loaded."""
+"""Trained models from kept weights, what cannot be loaded, and scores of any module."""
 
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import oodbench
-from oodbench.datasets import require_files
+from oodbench.datasets import make, require_files
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.report.__main__ import app
@@ -19,7 +22,9 @@ from oodbench.results.directory import Directory, compact
 from oodbench.results.run_directory import kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
+from oodbench.tasks import Task
 from oodbench.train.execute import execute
+from oodbench.train.models import as_outputs
 from oodbench.train.settings import TrainSettings
 from tests.helpers.data.pictures import draw
 from tests.helpers.results.sweeps import ODD_METHODS, planned, require_close, tiny, trained
@@ -214,3 +219,58 @@ def test_the_file_of_pretrained_weights_is_not_needed_any_more(
     assert torch.equal(before(x), after(x)) and before(x).std() > 0
     found = oodbench.evaluate(after, "ImageFolder", options, trial=0, holdout=0.2)
     assert found.to_dict("records") == results.run(after.spec.id).records()[-1]["evaluations"]
+
+
+class ColourAlone(nn.Module):
+    """Two logits, from which of the two channels has the ink."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.seen_training: set[bool] = set()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen_training.add(self.training or torch.is_grad_enabled())
+        return self.scale * x.sum((2, 3))
+
+
+@pytest.fixture(scope="module")
+def found() -> pd.DataFrame:
+    module = ColourAlone().train()
+    table = oodbench.evaluate(module, "ColoredDigits", {"copies": 1}, trial=3)
+    assert module.seen_training == {False} and module.training
+    return table
+
+
+def test_it_has_the_metrics_of_every_environment(found: pd.DataFrame) -> None:
+    dataset = make("ColoredDigits", {"copies": 1})
+    assert list(found.columns) == ["environment", "split", "metric", "value", "count"]
+    assert set(found["environment"]) == set(dataset.environments) and set(found["split"]) == {"in"}
+    for name, environment in dataset.load(3).items():
+        scores = dataset.transform(environment.x, None).sum((2, 3))
+        y, guess = environment.y.long().numpy(), scores.argmax(1).numpy()
+        own = found[found["environment"] == name].set_index("metric")
+        assert (own["count"].loc[["accuracy", "loss"]] == len(y)).all()
+        assert own["value"]["accuracy"] == pytest.approx(accuracy_score(y, guess))
+        assert own["value"]["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, guess))
+        share = scores.double().softmax(1).numpy()
+        assert own["value"]["loss"] == pytest.approx(log_loss(y, share), rel=1e-5)
+        assert 0 <= own["value"]["worst_group_accuracy"] <= own["value"]["accuracy"]
+
+
+def test_environments_may_be_named() -> None:
+    table = oodbench.evaluate(ColourAlone(), "ColoredDigits", environments=["0.9"], holdout=0.25)
+    assert set(table["environment"]) == {"0.9"} and set(table["split"]) == {"in", "out"}
+
+
+def test_metrics_of_the_predictor_itself_are_there() -> None:
+    table = oodbench.evaluate(nn.LazyLinear(1), "LinearSEM", {"num_examples": 40})
+    own = table[table["environment"].isna()]
+    assert "causal_error" in set(own["metric"]) and own["split"].isna().all()
+
+
+def test_outputs_of_two_classes_have_three_shapes() -> None:
+    binary, logits = Task("binary"), torch.tensor([[0.0, 2.0], [1.0, 0.5]])
+    wanted = torch.tensor([[2.0], [-0.5]])
+    for given in (wanted, wanted.squeeze(1), logits):
+        assert as_outputs(given, 2, binary).equal(wanted)

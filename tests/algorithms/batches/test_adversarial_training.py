@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from oodbench.algorithms import Batch
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import BINARY, tiny
+from tests.helpers.algorithms.methods import BINARY, require_same_weights, risks_of, tiny
 
 SIZES: dict[str, Any] = {
     "radius": 0.375,
@@ -67,21 +67,16 @@ def test_six_updates_are_those_of_a_loop_over_examples(task: Task) -> None:
         batch = tiny_batch(task, seed=step)
         seed = int(algorithm.noise_at(batch, step)["seed"])
         near = torch.stack(searched(network, batch.x.flatten(0, 1), seed)).view_as(batch.x)
-        risks = [
-            (1 - w) * task.losses(network(x), y).mean()
-            for w, inputs in ((0.7, near), (0.3, batch.x))
-            for x, y in zip(inputs, batch.y, strict=True)
-        ]
+        risk = risks_of(network, task, batch).mean()
+        of_near = risks_of(network, task, replace(batch, x=near)).mean()
         optimizer.zero_grad()
-        (torch.stack(risks).sum() / 5).backward()  # type: ignore[no-untyped-call]
+        (0.7 * risk + 0.3 * of_near).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         metrics = algorithm.train_step(batch, step)
         shares.append(float((near != batch.x).any(2).double().mean()))
         assert float(metrics["critical"]) == pytest.approx(shares[-1])
     assert 0.1 < min(shares) and max(shares) < 0.9
-    wanted = dict(network.named_parameters())
-    for name, value in algorithm.network.named_parameters():
-        torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-12)
+    require_same_weights(algorithm.network, network, rtol=0, atol=1e-12)
 
 
 def with_noise(batch: Batch, seed: int) -> Batch:
@@ -108,15 +103,3 @@ def test_the_search_has_no_dropout_and_leaves_each_module_in_its_mode() -> None:
     again = algorithm.neighbours(with_noise(batch, 0))
     assert torch.equal(found[0], again[0]) and torch.equal(found[1], again[1])
     assert [m.training for m in algorithm.network.modules()] == modes
-
-
-def test_running_statistics_are_those_of_the_pass_at_the_examples() -> None:
-    built = []
-    for method in ("AdversarialTraining", "ERM"):
-        algorithm = tiny(method, BINARY)
-        algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
-        algorithm.train_step(tiny_batch(BINARY), 0)
-        built.append(dict(algorithm.network.named_buffers()))
-    assert len(built[0]) == 3
-    for key, value in built[1].items():
-        assert torch.equal(built[0][key], value)

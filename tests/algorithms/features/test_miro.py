@@ -10,7 +10,7 @@ from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
 from oodbench.networks.base import build
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import ON_EVERY_TASK, tiny
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, risks_of, tiny
 
 MIRO = algorithms.get("MIRO")
 
@@ -29,8 +29,7 @@ def test_it_minimises_its_equation_and_the_variances_are_learned_faster(task: Ta
     f, f0 = (n.featurizer(batch.x.flatten(0, 1)) for n in (twin, first))
     v = torch.log(1 + spread.exp()) + 1e-5
     penalty = (((f - f0.detach()) ** 2 / v + v.log()) / 2).mean()
-    risks = [task.losses(twin(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
-    loss = torch.stack(risks).mean() + 0.7 * penalty
+    loss = risks_of(twin, task, batch).mean() + 0.7 * penalty
     wanted = torch.autograd.grad(loss, [*twin.parameters(), spread])
     before = [p.detach().clone() for p in (*algorithm.network.parameters(), algorithm.spreads[0])]
     found = algorithm.train_step(batch, 0)

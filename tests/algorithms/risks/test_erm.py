@@ -3,7 +3,7 @@ import torch
 from oodbench.algorithms import Batch
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import ON_EVERY_TASK, gradient, tiny
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, gradient, risks_of, tiny
 
 SCALES = (0.1, 1.0)
 POPULATION = torch.tensor([0.66445, 0.66445, 0.33555, 0.33555]).double()
@@ -25,6 +25,5 @@ def example_1(examples: int, seed: int = 0) -> Batch:
 def test_an_update_descends_the_mean_of_the_environments_risks(task: Task) -> None:
     algorithm, batch = tiny("ERM", task, **PLAIN), tiny_batch(task)
     network = tiny("ERM", task).network
-    risks = [task.losses(network(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
-    wanted = gradient(torch.stack(risks).mean(), network.parameters())
+    wanted = gradient(risks_of(network, task, batch).mean(), network.parameters())
     torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)

@@ -11,18 +11,23 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from oodbench.conformance.tiny_problems import PLAIN, STEPS, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import ON_EVERY_TASK, gradient, tiny
+from tests.helpers.algorithms.methods import (
+    ON_EVERY_TASK,
+    gradient,
+    require_same_weights,
+    risks_of,
+    tiny,
+)
 
 EARLY: dict[str, Any] = {"start": 0, "end": 0.5}
 
 
 def agreement(network: nn.Module, task: Task) -> tuple[float, float]:
     """The smallest cosine of two environments' gradients, and the mean risk."""
-    batch = tiny_batch(task)
-    risks = [task.losses(network(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
+    risks = risks_of(network, task, tiny_batch(task))
     slopes = [gradient(risk, network.parameters()) for risk in risks]
     cosines = [torch.cosine_similarity(a, b, 0) for a, b in itertools.combinations(slopes, 2)]
-    return float(min(cosines)), float(torch.stack(risks).detach().mean())
+    return float(min(cosines)), float(risks.detach().mean())
 
 
 def searched(network: nn.Module, task: Task, seed: int, radius: float, trials: int) -> Tensor:
@@ -54,8 +59,7 @@ def test_an_early_update_is_erms_at_the_weights_that_the_walk_finds(
     vector_to_parameters(best, erm.network.featurizer.parameters())
     for method in (algorithm, erm):
         method.train_step(tiny_batch(task), 0)
-    for ours, wanted in zip(algorithm.network.parameters(), erm.network.parameters(), strict=True):
-        torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-10)
+    require_same_weights(algorithm.network, erm.network, rtol=0, atol=1e-10)
 
 
 def test_the_search_is_from_its_start_to_its_end() -> None:

@@ -1,4 +1,4 @@
-"""SAM, SAGM and DISAM against their equations, with gradients by autograd at copies of the network."""
+"""SAM, SAGM, DISAM and DGSAM against their equations, by autograd at copies of the network."""
 
 import copy
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, gradient, tiny
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, gradient, risks_of, tiny
 
 
 def flat_gradient(network: nn.Module, task: Task, shift: Tensor | None = None) -> Tensor:
@@ -16,8 +16,7 @@ def flat_gradient(network: nn.Module, task: Task, shift: Tensor | None = None) -
     network, batch = copy.deepcopy(network), tiny_batch(task)
     vector = nn.utils.parameters_to_vector(network.parameters()).detach()
     nn.utils.vector_to_parameters(vector if shift is None else vector + shift, network.parameters())
-    risks = [task.losses(network(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
-    return gradient(torch.stack(risks).mean(), network.parameters())
+    return gradient(risks_of(network, task, batch).mean(), network.parameters())
 
 
 @ON_EVERY_TASK
@@ -40,10 +39,9 @@ def test_sagm_steps_with_the_mean_of_two_gradients(task: Task) -> None:
 def test_disam_climbs_the_mean_risk_less_the_risks_variance(task: Task) -> None:
     algorithm, batch = tiny("DISAM", task, **PLAIN, rho=0.3, variance_weight=0.4), tiny_batch(task)
     network = algorithm.network
-    risks = [task.losses(network(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
-    mean = torch.stack(risks).mean()
-    variance = sum(((risk - mean) ** 2 for risk in risks), torch.zeros(())) / 5
-    g = gradient(mean - 0.4 * variance, network.parameters())
+    risks = risks_of(network, task, batch)
+    variance = (risks - risks.mean()).square().sum() / 5
+    g = gradient(risks.mean() - 0.4 * variance, network.parameters())
     wanted = flat_gradient(network, task, 0.3 * g / g.square().sum().sqrt())
     torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)
 
@@ -64,7 +62,7 @@ def test_where_the_gradient_is_zero_nothing_moves() -> None:
     assert not network_step(algorithm, batch, 0).any()
 
 
-@pytest.mark.parametrize("name", ["SAM", "SAGM", "DISAM"])
+@pytest.mark.parametrize("name", ["SAM", "SAGM", "DISAM", "AdversarialTraining"])
 def test_running_statistics_are_those_of_the_first_pass(name: str) -> None:
     built = []
     for method in (name, "ERM"):
@@ -75,3 +73,19 @@ def test_running_statistics_are_those_of_the_first_pass(name: str) -> None:
     assert len(built[0]) == 3
     for key, value in built[1].items():
         assert torch.equal(built[0][key], value)
+
+
+@ON_EVERY_TASK
+def test_dgsam_steps_with_the_mean_gradient_of_a_climb_that_ends_where_it_began(task: Task) -> None:
+    algorithm, batch = tiny("DGSAM", task, **PLAIN, rho=0.3), tiny_batch(task)
+    order = algorithm.noise_at(batch, 0)["order"].tolist()
+    network, slopes = copy.deepcopy(algorithm.network), []
+    assert sorted(order) == [0, 1, 2, 3, 4]
+    for e in [*order, order[0]]:
+        risk = task.losses(network(batch.x[e]), batch.y[e]).mean()
+        slopes.append(gradient(risk, network.parameters()))
+        vector = nn.utils.parameters_to_vector(network.parameters()).detach()
+        climbed = vector + 0.3 * slopes[-1] / slopes[-1].square().sum().sqrt()
+        nn.utils.vector_to_parameters(climbed, network.parameters())
+    wanted = torch.stack(slopes).mean(0)
+    torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)

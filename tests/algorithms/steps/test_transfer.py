@@ -10,17 +10,21 @@ from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.algorithms.methods import ON_EVERY_TASK, descend, gradient, tiny
+from tests.helpers.algorithms.methods import (
+    ON_EVERY_TASK,
+    descend,
+    gradient,
+    require_same_weights,
+    risks_of,
+    tiny,
+)
 from tests.helpers.results.sweeps import first
 
 
 def gap(featurizer: nn.Module, classifier: nn.Module, task: Task) -> Tensor:
     """The largest minus the smallest risk."""
-    batch = tiny_batch(task)
-    pairs = zip(batch.x, batch.y, strict=True)
-    risks = [task.losses(classifier(featurizer(x)), y).mean() for x, y in pairs]
-    places = sorted(range(len(risks)), key=lambda e: float(risks[e].detach()))
-    return risks[places[-1]] - risks[places[0]]
+    risks = risks_of(nn.Sequential(featurizer, classifier), task, tiny_batch(task))
+    return risks.max() - risks.min()
 
 
 @pytest.mark.parametrize("radius", [1e-3, 10.0])
@@ -31,10 +35,7 @@ def test_two_updates_are_those_of_the_algorithm(task: Task, radius: float) -> No
     network, adversary = (copy.deepcopy(m) for m in (algorithm.network, algorithm.adversary))
     for step in range(2):
         algorithm.train_step(tiny_batch(task), step)
-        batch = tiny_batch(task)
-        pairs = zip(batch.x, batch.y, strict=True)
-        risks = [task.losses(network(x), y).mean() for x, y in pairs]
-        descend(network, torch.stack(risks).mean())
+        descend(network, risks_of(network, task, tiny_batch(task)).mean())
         descend(network.featurizer, 0.7 * gap(network.featurizer, adversary, task))
         adversary = copy.deepcopy(network.classifier)
         centre = parameters_to_vector(adversary.parameters()).detach()
@@ -44,8 +45,7 @@ def test_two_updates_are_those_of_the_algorithm(task: Task, radius: float) -> No
             away = away * min(1.0, radius / float(away.norm()))
             vector_to_parameters(centre + away, adversary.parameters())
     for ours, wanted in ((algorithm.network, network), (algorithm.adversary, adversary)):
-        for p, q in zip(ours.parameters(), wanted.parameters(), strict=True):
-            torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-11)
+        require_same_weights(ours, wanted, rtol=1e-9, atol=1e-11)
 
 
 def test_an_adversary_of_a_head_that_stays_as_it_is_moves() -> None:

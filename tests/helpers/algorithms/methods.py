@@ -69,10 +69,16 @@ def require_equation(found: Tensor, wanted: Tensor, module: nn.Module) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-11)
 
 
-def require_same_weights(one: nn.Module, other: nn.Module) -> None:
-    """Two modules have the same parameters to round-off."""
+def require_same_weights(one: nn.Module, other: nn.Module, **tolerance: float) -> None:
+    """Two modules have the same parameters to round-off, or to `rtol` and `atol`."""
     for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs)
+        torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+def risks_of(network: nn.Module, task: Task, batch: Batch) -> Tensor:
+    """The risk of each environment of a batch, (E,), by a pass over its examples."""
+    risks = [task.losses(network(x), y).mean() for x, y in batch.minibatches()]
+    return torch.stack(risks)
 
 
 def descend(module: nn.Module, loss: Tensor, lr: float = 0.01) -> None:

@@ -1,17 +1,158 @@
-"""CMA, HGP and Hutchinson against the authors' loops, with backward passes for every Hessian."""
+"""Fishr, IGA, CMA, HGP and Hutchinson against backward passes of each example and environment."""
 
 import copy
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Batch
-from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
+from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
+from oodbench.conformance.tiny_problems import LAST, PLAIN, TASKS, network_step, tiny_batch
 from oodbench.errors import UserError
+from oodbench.networks.base import build
 from oodbench.tasks import Task
 from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, gradient, require_equation, tiny
+
+
+def variances(algorithm: Algorithm, batch: Batch) -> Tensor:
+    """v_e, (E, K): a backward pass to the classifier for each example."""
+    head = list(algorithm.network.classifier.parameters())
+    out = algorithm.outputs(batch, LAST)
+    found = []
+    for losses in out.losses:
+        gradients = [gradient(loss, head, graph=True) for loss in losses]
+        mean = torch.stack(gradients).mean(0)
+        found.append(torch.stack([(g - mean) ** 2 for g in gradients]).mean(0))
+    return torch.stack(found)
+
+
+def distance(v: Tensor) -> Tensor:
+    """mean_e mean_k (v_e - mean v)_k^2."""
+    return torch.stack([((one - v.mean(0)) ** 2).mean() for one in v]).mean()
+
+
+@ON_EVERY_TASK
+def test_variances_are_those_of_the_gradients_of_examples(task: Task) -> None:
+    algorithm, batch = tiny("Fishr", task), tiny_batch(task)
+    found = algorithm.head_variances(algorithm.outputs(batch, 0))
+    torch.testing.assert_close(found, variances(algorithm, batch))
+
+
+def test_a_step_without_an_average_is_that_of_the_equation() -> None:
+    task = TASKS["multiclass"]
+    values = {**PLAIN, "ema": 0.0, "penalty_weight": 300.0, "anneal_steps": 0}
+    algorithm, batch = tiny("Fishr", task, **values), tiny_batch(task)
+    total = algorithm.outputs(batch, 0).risks.mean() + 300 * distance(variances(algorithm, batch))
+    wanted = gradient(total, algorithm.network.parameters())
+    torch.testing.assert_close(network_step(algorithm, batch, LAST), wanted)
+
+
+def test_the_penalty_grows_with_the_average_and_its_gradient_is_of_this_step() -> None:
+    """a <- .95 a + .05 v from 0 on, and a / .05 stands for v."""
+    algorithm = tiny("Fishr", **{**PLAIN, "penalty_weight": 2.0, "anneal_steps": 0})
+    average = torch.zeros_like(algorithm.variances)
+    for step in range(3):
+        batch = tiny_batch(BINARY, seed=step)
+        average = 0.95 * average.detach() + 0.05 * variances(algorithm, batch)
+        total = algorithm.outputs(batch, 0).risks.mean() + 2 * distance(average / 0.05)
+        wanted = gradient(total, algorithm.network.parameters())
+        torch.testing.assert_close(network_step(algorithm, batch, step), wanted)
+        torch.testing.assert_close(algorithm.variances, average.detach())
+
+
+def test_before_the_switch_it_is_erm_and_the_average_goes_on() -> None:
+    task = TASKS["regression"]
+    algorithm, erm = tiny("Fishr", task, **PLAIN), tiny("ERM", task, **PLAIN)
+    batch = tiny_batch(task)
+    torch.testing.assert_close(network_step(algorithm, batch, 0), network_step(erm, batch, 0))
+    assert (algorithm.variances > 0).any()
+
+
+def test_environments_that_are_not_drawn_keep_their_variances() -> None:
+    algorithm = tiny("Fishr")
+    algorithm.train_step(tiny_batch(BINARY).of([3, 1]), 0)
+    assert (algorithm.variances.abs().sum(1) > 0).tolist() == [False, True, False, True, False]
+
+
+IGA: Any = algorithms.get("IGA")
+
+
+@ON_EVERY_TASK
+def test_a_step_is_that_of_the_equation(task: Task) -> None:
+    """R + lambda sum_e |g_e - mean g|^2, with the mean's gradient in the graph."""
+    algorithm = tiny("IGA", task, **{**PLAIN, "penalty_weight": 7.0})
+    batch, parameters = tiny_batch(task), list(algorithm.network.parameters())
+    risks = algorithm.outputs(batch, 0).risks
+    mean, *each = (gradient(value, parameters, graph=True) for value in (risks.mean(), *risks))
+    total = risks.mean() + 7 * torch.stack([((g - mean) ** 2).sum() for g in each]).sum()
+    wanted = gradient(total, parameters)
+    torch.testing.assert_close(algorithm.objective(algorithm.outputs(batch, 0)), total)
+    torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "batch": lambda: nn.BatchNorm2d(4),
+    "frozen batch": lambda: nn.BatchNorm2d(4).eval(),
+    "layer": lambda: nn.LayerNorm([4, 3, 3]),
+    "group": lambda: nn.GroupNorm(2, 4),
+    "instance": lambda: nn.InstanceNorm2d(4, affine=True),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_penalty_has_its_gradient_below_normalisation(norm: str) -> None:
+    """Against separate passes of each environment, in which the risks are taken, too."""
+    torch.manual_seed(0)
+    network = build("ConvNet", {"width": 4, "depth": 1}, (2, 5, 5), 2, 0).double()
+    layers = [nn.Conv2d(2, 4, 3), NORMS[norm](), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    network.featurizer = nn.Sequential(*layers).double()
+    parameters = list(network.parameters())
+    nn.utils.vector_to_parameters(
+        torch.randn(sum(p.numel() for p in parameters)).double(), parameters
+    )
+    task = Task("multiclass", 2)
+    algorithm = IGA(network, Problem((2, 5, 5), task, ("a", "b", "c"), 10), IGA.Hparams())
+    x, y = torch.randn(3, 6, 2, 5, 5).double(), torch.randint(2, (3, 6))
+    risks = torch.stack([task.losses(network(x[e]), y[e]).mean() for e in range(3)])
+    out = replace(algorithm.outputs(Batch(x, y), 0), risks=risks)
+    each = torch.stack([gradient(risk, parameters, graph=True) for risk in risks])
+    total = risks.mean() + 1000 * (each - each.mean(0)).square().sum()
+    found = algorithm.objective(out)
+    torch.testing.assert_close(found, total)
+    torch.testing.assert_close(gradient(found, parameters), gradient(total, parameters))
+
+
+def test_parameters_that_are_not_trained_do_not_count() -> None:
+    network = build("Linear", {"diagonal": True}, (4,), 1, 0)
+    task = Task("regression")
+    algorithm = IGA(network, Problem((4,), task, ("a", "b"), 10), IGA.Hparams())
+    out = algorithm.outputs(Batch(torch.randn(2, 3, 4), torch.randn(2, 3, 1)), 0)
+    assert {name: g.shape for name, g in algorithm.risk_gradients(out).items()} == {
+        "featurizer.1.weight": (2, 4)
+    }
+
+
+def test_batch_normalisation_takes_each_environment_by_itself_and_counts_once() -> None:
+    network = build("FastResNet", {"width": 2}, (1, 8, 8), 2, 0)
+    problem = Problem((1, 8, 8), Task("multiclass", 2), ("a", "b"), 10)
+    algorithm = IGA(network, problem, IGA.Hparams()).double()
+    x = torch.randn(2, 4, 1, 8, 8, dtype=torch.double)
+    batch = Batch(x, torch.tensor([[0, 1, 0, 1]] * 2))
+    out = algorithm.outputs(batch, 0)
+    before = {name: b.clone() for name, b in network.named_buffers()}
+    together = algorithm.risk_gradients(out)
+    assert all(torch.equal(b, before[name]) for name, b in network.named_buffers())
+    for e in range(2):
+        algorithm.network.zero_grad()
+        task = problem.task
+        loss: Any = task.losses(network(x[e]), batch.y[e]).mean()
+        loss.backward()
+        for name, p in network.named_parameters():
+            torch.testing.assert_close(together[name][e], p.grad)
+
 
 WEIGHTS: Any = {"gradient_weight": 30.0, "hessian_weight": 20.0}
 

@@ -1,0 +1,253 @@
+"""Linear regressions in closed form and by many compiled updates, and ICP's search."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oodbench.algorithms.icp import p_values
+from scipy import stats
+from sklearn.linear_model import LinearRegression
+from torch import Tensor
+
+from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.datasets import make
+from oodbench.networks.base import build
+from oodbench.sweep.plan import single
+from oodbench.tasks import Task
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+
+LEAST_SQUARES: Any = algorithms.get("LeastSquares")
+
+
+def fitted(x: torch.Tensor, y: torch.Tensor, intercept: bool = False) -> Any:
+    """After one update on (E, B, D) and (E, B, C)."""
+    problem = Problem((x.shape[2],), Task("regression", y.shape[2]), tuple("abcd"[: len(x)]), 1)
+    network = build("Linear", {}, problem.input_shape, y.shape[2], 0)
+    algorithm = LEAST_SQUARES(network, problem, LEAST_SQUARES.Hparams(intercept=intercept))
+    algorithm.train_step(Batch(x, y), 0)
+    return algorithm
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_the_residuals_are_orthogonal_to_the_inputs(intercept: bool) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(3, 50, 4).double() + 2, torch.randn(3, 50, 2).double() - 1
+    algorithm = fitted(x, y, intercept)
+    residual = y.flatten(0, 1) - algorithm.predict(x.flatten(0, 1))
+    orthogonal = x.flatten(0, 1).T @ residual
+    assert orthogonal.abs().max() < 1e-10
+    assert (residual.mean(0).abs().max() < 1e-10) == intercept
+    loss = algorithm.train_step(Batch(x, y), 1)["loss"]
+    torch.testing.assert_close(loss, residual.square().mean())
+
+
+def test_of_many_solutions_it_takes_the_shortest() -> None:
+    x, y = torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[5.0]]])
+    assert fitted(x, y).weights.flatten().tolist() == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.slow
+def test_training_by_gradients_ends_there() -> None:
+    data = {"name": "LinearSEM", "variant": "FOU"}
+    runs = []
+    for algorithm in ({"name": "LeastSquares"}, {"name": "ERM", "hparams": {"lr": 3e-3}}):
+        run = Run(single(data, algorithm, steps=1500, holdout=0), TrainSettings())
+        assert run.run_steps(1500) is None
+        runs.append(run.algorithm.predict(torch.eye(10)).detach())
+    torch.testing.assert_close(runs[1], runs[0], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("variant", "error"), [("FOS", 0.0087666), ("FEU", 0.8215026)])
+def test_weights_of_a_large_sample_are_those_of_the_closed_form(variant: str, error: float) -> None:
+    dataset = make("LinearSEM", {"variant": variant, "num_examples": 100_000})
+    environments = list(dataset.load(0).values())
+    x, y = (torch.stack([getattr(e, name) for e in environments]) for name in "xy")
+    algorithm = fitted(x, y)
+    found = dataset.predictor_metrics(algorithm.predict, 0)
+    assert found["causal_error"] == pytest.approx(error, abs=2e-3)
+    assert found["noncausal_error"] == pytest.approx(error, abs=2e-3)
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("LinearIRM", {}),
+    ("LinearVREx", {}),
+    ("LinearVREx", {"baseline": "target"}),
+    ("LinearVREx", {"baseline": "both"}),
+]
+
+
+def data(environments: int = 3) -> Batch:
+    """FES in float64, (E, 100, 10) and (E, 100, 1)."""
+    options = {"variant": "FES", "num_examples": 100, "scales": [0.2, 2, 5][:environments]}
+    found = make("LinearSEM", options).load(1).values()
+    return Batch(
+        torch.stack([e.x for e in found]).double(), torch.stack([e.y for e in found]).double()
+    )
+
+
+def made(name: str, environments: int = 3, **values: object) -> Any:
+    cls: Any = algorithms.get(name)
+    names = tuple(map(str, range(environments)))
+    problem = Problem((10,), Task("regression"), names, 1)
+    return cls(build("Linear", {}, (10,), 1, 0), problem, cls.Hparams(intercept=False, **values))
+
+
+def written_out(name: str, theta: Tensor, batch: Batch, r: float, baseline: str) -> Tensor:
+    """The objective as the papers' code has it, from the examples and by autograd."""
+    risk, penalty, risks = torch.zeros(()), torch.zeros(()), []
+    for x, y in zip(batch.x, batch.y, strict=True):
+        if name == "LinearIRM":
+            w = torch.ones(10, 1).double().requires_grad_()
+            error = (x @ theta.T @ w - y).square().mean()
+            (gradient,) = torch.autograd.grad(error, w, create_graph=True)
+            risk, penalty = risk + error, penalty + gradient.square().mean()
+        else:
+            predictions = x @ theta.T
+            error = (predictions - y).square().mean()
+            if baseline != "none":
+                error = error - y.var()
+            if baseline == "both":
+                error = error - predictions.var()
+            risk = risk + error
+            risks.append(error)
+    for i, first in enumerate(risks):
+        for second in risks[i + 1 :]:
+            penalty = penalty + (first - second) ** 2
+    return r * risk + (1 - r) * penalty
+
+
+@pytest.mark.parametrize("risk_weight", [0.0, 1e-3, 0.3, 1.0])
+@pytest.mark.parametrize(("name", "values"), CASES)
+def test_the_gradient_is_autograds(name: str, values: dict[str, Any], risk_weight: float) -> None:
+    batch, algorithm = data(), made(name, **values)
+    torch.manual_seed(0)
+    theta = (algorithm.theta + torch.randn(algorithm.theta.shape)).requires_grad_()
+    objective = written_out(name, theta, batch, risk_weight, values.get("baseline", "none"))
+    (wanted,) = torch.autograd.grad(objective, theta)
+    quadratics = [q.numpy() for q in algorithm.quadratics(batch.x, batch.y)]
+    found = type(algorithm).gradient(theta.detach().numpy(), *quadratics, risk_weight)
+    torch.testing.assert_close(torch.from_numpy(found), wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["LinearIRM", "LinearVREx"])
+def test_compiled_updates_are_those_of_torchs_adam_on_the_examples(name: str) -> None:
+    batch = data(2)
+    algorithm = made(name, 2, risk_weight=1e-2, updates=150, lr=3e-3)
+    theta = algorithm.theta.clone().requires_grad_()
+    for _ in range(2):
+        algorithm.train_step(batch, 0)
+    optimizer = torch.optim.Adam([theta], lr=3e-3)
+    for _ in range(300):
+        optimizer.zero_grad()
+        written_out(name, theta, batch, 1e-2, "none").backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    moved = float((theta.detach() - made(name, 2).theta).abs().max())
+    assert moved > 0.1
+    torch.testing.assert_close(algorithm.theta, theta.detach(), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(algorithm.weights[:, 0], theta.detach().sum(0))
+
+
+@pytest.mark.slow
+def test_a_step_of_many_updates_is_many_steps() -> None:
+    batch = data()
+    many, one = made("LinearIRM", updates=60), made("LinearIRM", updates=1)
+    loss = many.train_step(batch, 0)["loss"]
+    for step in range(60):
+        last = one.train_step(batch, step)["loss"]
+    torch.testing.assert_close(many.theta, one.theta, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(loss, last)
+    residual = many.predict(batch.x.flatten(0, 1)) - batch.y.flatten(0, 1)
+    torch.testing.assert_close(loss, residual.square().mean())
+
+
+# V-REx needs more examples: an effect's weight of b costs b^2 in risks that differ by O(n^-1/2)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "examples"),
+    [("LinearIRM", 5000), pytest.param("LinearVREx", 50_000, marks=pytest.mark.nightly)],
+)
+def test_they_find_the_causes_where_the_effects_noise_differs(name: str, examples: int) -> None:
+    sem = {"name": "LinearSEM", "variant": "FOU", "num_examples": examples}
+    run = Run(single(sem, {"name": name}, steps=100, holdout=0), TrainSettings())
+    assert run.run_steps(100) is None
+    found = {e.metric: e.value for e in run.evaluate() if e.environment is None}
+    assert found["causal_error"] < 0.003
+    assert found["noncausal_error"] < 0.003
+
+
+ICP: Any = algorithms.get("ICP")
+
+
+def icp(x: torch.Tensor, y: torch.Tensor, **values: object) -> list[float]:
+    """The weights after an update on (E, B, D) and (E, B, 1)."""
+    problem = Problem((x.shape[2],), Task("regression"), tuple(map(str, range(len(x)))), 1)
+    algorithm = ICP(
+        build("Linear", {}, (x.shape[2],), 1, 0), problem, ICP.Hparams(intercept=False, **values)
+    )
+    algorithm.train_step(Batch(x, y), 0)
+    weights: list[float] = algorithm.weights.flatten().tolist()
+    return weights
+
+
+def test_spreads_of_few_examples_are_compared_with_their_degrees_of_freedom() -> None:
+    """Of a ratio F of variances with 2 and n degrees of freedom P(F > r) = (1 + 2r / n)^(-n / 2)."""
+    scales = np.array([1.0, 1.0, 40.0])
+    y = scales[:, None] * np.array([-1.0, 0.0, 1.0])  # all means are equal
+    (found,) = p_values(np.zeros((3, 3, 1)), y, np.array([[True]]))
+    ratios = [scales[e] ** 2 / np.delete(y, e, 0).var(ddof=1) for e in range(3)]
+    above = [(1 + 2 * r / 5) ** (-5 / 2) for r in ratios]  # 6 examples outside: 5 degrees
+    assert found == pytest.approx(3 * min(2 * 2 * min(p, 1 - p) for p in above), rel=1e-9)
+
+
+def sem(variant: str, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
+    data = make("LinearSEM", {"variant": variant, "dim": 2, **options}).load(0).values()
+    return torch.stack([e.x for e in data]), torch.stack([e.y for e in data])
+
+
+def one_by_one(x: np.ndarray, y: np.ndarray, alpha: float) -> tuple[set[tuple[int, ...]], Any]:
+    """The accepted subsets and the weights, subset after subset, by scikit-learn and scipy."""
+    count, dim = len(x), x.shape[2]
+    accepted = set()
+    for size in range(1, dim + 1):
+        for subset in itertools.combinations(range(dim), size):
+            chosen = x[:, :, list(subset)]
+            model = LinearRegression(fit_intercept=False).fit(
+                chosen.reshape(-1, size), y.reshape(-1)
+            )
+            residuals = [y[e] - model.predict(chosen[e]) for e in range(count)]
+            p_values = []
+            for e in range(count):
+                rest = np.concatenate([r for i, r in enumerate(residuals) if i != e])
+                ratio = np.var(residuals[e], ddof=1) / np.var(rest, ddof=1)
+                below = stats.f.cdf(ratio, len(residuals[e]) - 1, len(rest) - 1)
+                p_mean = stats.ttest_ind(residuals[e], rest, equal_var=False).pvalue
+                p_values.append(2 * min(p_mean, 2 * min(below, 1 - below)))
+            if min(p_values) * count > alpha:
+                accepted.add(subset)
+    weights = np.zeros(dim)
+    shared = sorted(set.intersection(*map(set, accepted))) if accepted else []
+    if shared:
+        chosen = x[:, :, shared].reshape(-1, len(shared))
+        weights[shared] = LinearRegression(fit_intercept=False).fit(chosen, y.reshape(-1)).coef_
+    return accepted, weights
+
+
+@pytest.mark.parametrize(
+    ("variant", "alpha"),
+    [("FOU", 1e-4), ("FOU", 0.5), ("FOS", 0.05), ("FEU", 0.05), ("POU", 1e-4), ("PES", 0.5)],
+)
+def test_it_is_the_search_over_all_subsets(variant: str, alpha: float) -> None:
+    x, y = sem(variant, num_examples=200)
+    found = icp(x, y, alpha=alpha)
+    _, wanted = one_by_one(x.double().numpy(), y.squeeze(2).double().numpy(), alpha)
+    assert found == pytest.approx(wanted.tolist(), abs=1e-9)
+
+
+def test_dependent_inputs_are_no_obstacle() -> None:
+    x, y = sem("FOU")
+    weights = icp(torch.cat([x, x[:, :, :1]], 2), y)
+    assert weights == [0, pytest.approx(1, abs=0.2), 0, 0, 0]

@@ -1,0 +1,179 @@
+"""DANN, CDANN, URM and ADRMX: what the featurizer and what its adversary descends."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oodbench.algorithms.dann import reverse_gradient
+from torch import Tensor, nn
+
+from oodbench.conformance.tiny_problems import LAST, PLAIN, STEPS, TASKS, tiny_batch
+from oodbench.tasks import Task
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, gradient, tiny
+
+
+def make(name: str, task: Task, **values: object) -> Any:
+    return tiny(name, task, **{**PLAIN, **values})
+
+
+def test_the_reversal_is_the_identity_with_a_negated_gradient() -> None:
+    x = torch.randn(7, 3, requires_grad=True)
+    reversed_x = reverse_gradient(x, 2.5)
+    assert torch.equal(reversed_x, x)
+    (gradient,) = torch.autograd.grad((reversed_x**2).sum(), x)
+    torch.testing.assert_close(gradient, -2.5 * 2 * x.detach())
+
+
+def test_the_schedules() -> None:
+    ganin = make("DANN", BINARY, penalty_weight=3.0)
+    assert ganin.reversal_weight(0) == 0
+    assert ganin.reversal_weight(STEPS // 2) == pytest.approx(3 * (2 / (1 + math.exp(-5)) - 1))
+    assert ganin.reversal_weight(LAST) == pytest.approx(3, rel=1e-3)
+    constant = make("DANN", BINARY, penalty_weight=3.0, schedule="constant")
+    assert constant.reversal_weight(0) == constant.reversal_weight(LAST) == 3
+
+
+def discriminator_loss(algorithm: Any, features: Tensor, y: Tensor, task: Task) -> Tensor:
+    """The mean over all examples of -log p(environment), by its definition."""
+    total = []
+    for e in range(5):
+        for b in range(6):
+            inputs = features[e, b]
+            if algorithm.conditional:
+                if task.kind in ("binary", "multiclass"):
+                    classes = max(task.num_outputs, 2)
+                    condition = torch.eye(classes, dtype=inputs.dtype)[int(y[e, b])]
+                else:
+                    condition = y[e, b].nan_to_num(0.5)
+                inputs = torch.cat([inputs, condition])
+            total.append(-algorithm.discriminator(inputs).log_softmax(-1)[e])
+    return torch.stack(total).mean()
+
+
+@pytest.mark.parametrize("name", ["DANN", "CDANN"])
+@ON_EVERY_TASK
+def test_the_discriminator_descends_and_the_features_ascend_its_loss(name: str, task: Task) -> None:
+    algorithm, batch = make(name, task, penalty_weight=0.7, schedule="constant"), tiny_batch(task)
+    out = algorithm.outputs(batch, 0)
+    loss = discriminator_loss(algorithm, out.features, batch.y, task)
+    found = algorithm.objective(out)
+    torch.testing.assert_close(found, out.risks.mean() + loss)
+    torch.testing.assert_close(out.metrics["discriminator_loss"], loss.detach())
+
+    def gradients(value: Tensor, parameters: Any) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(value, list(parameters), retain_graph=True)
+
+    own, featurizer = list(algorithm.discriminator.parameters()), algorithm.network.featurizer
+    for a, b in zip(gradients(found, own), gradients(loss, own), strict=True):
+        torch.testing.assert_close(a, b)
+    risk = gradients(out.risks.mean(), featurizer.parameters())
+    adversary = gradients(loss, featurizer.parameters())
+    total = gradients(found, featurizer.parameters())
+    for a, r, d in zip(total, risk, adversary, strict=True):
+        torch.testing.assert_close(a, r - 0.7 * d)
+
+
+def test_a_discriminator_is_told_which_environments_a_step_is_of() -> None:
+    algorithm = tiny("DANN", environments_per_step=2)
+    batch = replace(tiny_batch(BINARY, 0, 2), environments=torch.tensor([4, 1]))
+    out = algorithm.outputs(batch, 7)
+    algorithm.objective(out)
+    logits = algorithm.discriminator(out.features.flatten(0, 1))
+    labels = torch.tensor([4] * 6 + [1] * 6)
+    wanted = F.cross_entropy(logits, labels)
+    torch.testing.assert_close(out.metrics["discriminator_loss"], wanted)
+
+
+@pytest.mark.parametrize(("squash", "low"), [("tanh", -1.0), ("relu", 0.0)])
+@ON_EVERY_TASK
+def test_network_and_discriminator_each_descend_their_own_loss(
+    squash: str, low: float, task: Task
+) -> None:
+    algorithm = tiny("URM", task, **PLAIN, penalty_weight=0.3, squash=squash)
+    batch = algorithm.prepared(tiny_batch(task), 0)
+    u = batch.noise["u"]
+    assert low <= u.min() < low + 0.1 and 0.9 < u.max() <= 1
+    out = algorithm.outputs(batch, 0)
+    phi = torch.tanh(out.features) if squash == "tanh" else out.features.clamp(min=0)
+    cross_entropy, discriminator = nn.BCEWithLogitsLoss(), algorithm.discriminator
+    scores, one = discriminator(phi), torch.ones(5, 6, 1).double()
+    risk = task.losses(algorithm.network.classifier(phi), batch.y).mean()
+    of_network = risk + 0.3 * cross_entropy(scores, one)
+    of_discriminator = cross_entropy(discriminator(u), one) + 0.3 * cross_entropy(scores, 0 * one)
+    found = algorithm.objective(out)
+    for module, wanted in ((algorithm.network, of_network), (discriminator, of_discriminator)):
+        ours, theirs = (gradient(value, module.parameters()) for value in (found, wanted))
+        torch.testing.assert_close(ours, theirs)
+    x = batch.x.flatten(0, 1)
+    wanted = algorithm.network.classifier(phi).flatten(0, 1)
+    torch.testing.assert_close(algorithm.predict(x), wanted)
+
+
+WEIGHTS: dict[str, Any] = {"domain_weight": 0.7, "contrast_weight": 0.4, "remix_weight": 2.0}
+
+
+def contrastive(features: Tensor, targets: Tensor) -> Tensor:
+    """The supervised contrastive loss, pair by pair."""
+    cosines = torch.cosine_similarity(features[:, None], features[None], dim=2)
+    total, counted = torch.zeros(()).double(), 0
+    for i in range(len(features)):
+        others = [k for k in range(len(features)) if k != i]
+        same = [j for j in others if targets[j] == targets[i]]
+        if same:
+            below = 0.5 * (cosines[i, others] / 0.07).exp().sum() + 1e-5
+            for j in same:
+                above = 0.5 * (cosines[i, j] / 0.07).exp()
+                total = total - (above / below + 1e-5).log() / len(same)
+            counted += 1
+    return total / (counted + 1)
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_the_objective_is_the_sum_of_its_terms(kind: str) -> None:
+    task = TASKS[kind]
+    algorithm = tiny("ADRMX", task, **PLAIN, **WEIGHTS, adversary_weight=0.6)
+    with torch.no_grad():
+        for p in algorithm.of_environment.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    batch = algorithm.prepared(tiny_batch(task), 0)
+    out = algorithm.outputs(batch, 0)
+    x, y = batch.x.flatten(0, 1), batch.y.flatten()
+    network = algorithm.network
+    phi, psi = network.featurizer(x), algorithm.of_environment(x)
+    rest, places = phi - psi, torch.arange(5).repeat_interleave(6)
+    adversarial = F.cross_entropy(algorithm.discriminator(rest), places)
+    wanted = task.losses(network.classifier(phi), y).mean()
+    wanted = wanted + task.losses(algorithm.rest_head(rest), y).mean()
+    wanted = wanted + 0.7 * F.cross_entropy(algorithm.environment_head(psi), places)
+    wanted = wanted + 0.4 * (contrastive(phi, y) + contrastive(rest, y))
+    first, second = batch.noise["pairs"].flatten(1)
+    classes = 2 if kind == "binary" else 3
+    for c in range(classes):
+        i = max((k for k in range(30) if y[k] == c), key=lambda k: float(first[k]))
+        partners = [k for k in range(30) if y[k] == c and places[k] != places[i]]
+        j = max(partners, key=lambda k: float(second[k]))
+        mixed = network.classifier((rest[i] + psi[j])[None])
+        wanted = wanted + 2.0 / classes * task.losses(mixed, y[i : i + 1]).sum()
+    found = algorithm.objective(out)
+    torch.testing.assert_close(found, wanted + adversarial)
+    parts = {
+        "featurizers": ([*network.parameters(), *algorithm.of_environment.parameters()], -0.6),
+        "discriminator": (list(algorithm.discriminator.parameters()), 1.0),
+    }
+    for parameters, sign in parts.values():
+        theirs = gradient(wanted + sign * adversarial, parameters)
+        torch.testing.assert_close(gradient(found, parameters), theirs)
+
+
+def test_both_featurizers_start_alike_only_where_they_are_pretrained() -> None:
+    algorithm = tiny("ADRMX")
+    assert algorithm.problem.pretrained
+    pairs = zip(
+        algorithm.network.featurizer.parameters(),
+        algorithm.of_environment.parameters(),
+        strict=True,
+    )
+    assert all(torch.equal(p, q) for p, q in pairs)
