@@ -19,7 +19,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
-from oodbench.gradients import layers
+from oodbench.gradients import factored, layers
 from oodbench.gradients.backward import Reduction, combined_backward, stacked_gradients
 from oodbench.gradients.factored import OuterProducts
 from oodbench.networks.base import Network, build
@@ -368,7 +368,12 @@ def test_the_fallback_says_so(name: str, what: str) -> None:
 
 @pytest.mark.parametrize("unit", ["ANDMask", "ExampleANDMask"])
 @pytest.mark.parametrize("parts", [*map(FEATURIZERS.get, MASKED), FALLING_BACK[0]])
-def test_the_masks_are_the_loops_in_every_component(parts: Any, unit: str) -> None:
+@pytest.mark.parametrize("block", [1, 40, 2**18], ids=lambda block: f"{block} at once")
+def test_the_masks_are_the_loops_in_every_component(
+    parts: Any, unit: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few elements of the stack are made at once."""
+    monkeypatch.setitem(factored.BLOCK, "cpu", block)
     for environments, examples in ((1, 1), (3, 1), (2, 2), (3, 4)):
         batch = tiny_batch(TASKS["multiclass"], 2, environments, examples)
         masks(made(parts, algorithms.get(unit)), batch, "environment")
@@ -495,8 +500,9 @@ def test_nothing_is_stacked_for_examples(monkeypatch: pytest.MonkeyPatch) -> Non
         raise AssertionError("a stack was made")
 
     monkeypatch.setattr(OuterProducts, "stacked", refused)
-    algorithm = made(FEATURIZERS["mlp"], algorithms.get("ExampleANDMask"))
-    combined_of(algorithm, tiny_batch(TASKS["multiclass"]))
+    for name in ("mlp", "shared"):  # the forms of two uses of a layer are added as they are
+        algorithm = made(FEATURIZERS[name], algorithms.get("ExampleANDMask"))
+        combined_of(algorithm, tiny_batch(TASKS["multiclass"]))
     with pytest.raises(AssertionError, match="a stack was made"):
         stacked_of(algorithm, tiny_batch(TASKS["multiclass"]))
 

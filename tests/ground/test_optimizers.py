@@ -24,34 +24,20 @@ def steps(name: str, lr: list[float], decay: list[float]) -> Tensor:
 LR, DECAY = [0.1, 0.2, 0.05], [0.5, 0.0, 0.1]
 
 
-def test_adam_with_coupled_decay() -> None:
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_adam_and_sgd_have_coupled_decay_and_adamw_decays_beside_its_moments(name: str) -> None:
     w = torch.tensor([1.0, -1.0, 2.0]).double()
     m = v = torch.zeros(3).double()
     for t, g in enumerate(GRADIENTS):
-        g = g + DECAY[t] * w
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-        step = (m / (1 - 0.9 ** (t + 1))) / ((v / (1 - 0.999 ** (t + 1))).sqrt() + 1e-8)
-        w = w - LR[t] * step
-    torch.testing.assert_close(steps("adam", LR, DECAY), w)
-
-
-def test_adamw_decays_beside_the_moments() -> None:
-    w = torch.tensor([1.0, -1.0, 2.0]).double()
-    m = v = torch.zeros(3).double()
-    for t, g in enumerate(GRADIENTS):
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-        step = (m / (1 - 0.9 ** (t + 1))) / ((v / (1 - 0.999 ** (t + 1))).sqrt() + 1e-8)
-        w = w - LR[t] * (step + DECAY[t] * w)
-    torch.testing.assert_close(steps("adamw", LR, DECAY), w)
-
-
-def test_sgd_with_momentum_and_coupled_decay() -> None:
-    w = torch.tensor([1.0, -1.0, 2.0]).double()
-    m = torch.zeros(3).double()
-    for t, g in enumerate(GRADIENTS):
-        m = 0.8 * m + g + DECAY[t] * w
-        w = w - LR[t] * m
-    torch.testing.assert_close(steps("sgd", LR, DECAY), w)
+        decay = DECAY[t] * w
+        g = g if name == "adamw" else g + decay
+        if name == "sgd":
+            step = m = 0.8 * m + g
+        else:
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+            step = (m / (1 - 0.9 ** (t + 1))) / ((v / (1 - 0.999 ** (t + 1))).sqrt() + 1e-8)
+        w = w - LR[t] * (step + decay if name == "adamw" else step)
+    torch.testing.assert_close(steps(name, LR, DECAY), w)
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (2, 3, 4, 4), (3, 1, 2, 2)])

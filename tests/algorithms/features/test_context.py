@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -48,10 +49,12 @@ def test_a_prediction_takes_the_mean_of_what_is_predicted_with_it() -> None:
     assert not torch.allclose(algorithm.predict(x[:2]), wanted[:2])
 
 
-def test_environments_that_are_not_drawn_keep_their_embeddings() -> None:
-    algorithm = tiny("MTL")
+@pytest.mark.parametrize(("name", "buffer"), [("MTL", "embeddings"), ("Fishr", "variances")])
+def test_environments_that_are_not_drawn_keep_their_buffers(name: str, buffer: str) -> None:
+    algorithm = tiny(name)
     algorithm.train_step(tiny_batch(BINARY).of([3, 1]), 0)
-    assert (algorithm.embeddings.abs().sum(1) > 0).tolist() == [False, True, False, True, False]
+    moved = algorithm.get_buffer(buffer).abs().sum(1) > 0
+    assert moved.tolist() == [False, True, False, True, False]
 
 
 def test_three_steps_of_arm_are_those_of_the_equation() -> None:

@@ -9,7 +9,13 @@ from torch import Tensor
 from oodbench.algorithms import Outputs
 from oodbench.conformance.tiny_problems import LAST, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, require_equation, tiny
+from tests.helpers.algorithms.methods import (
+    BINARY,
+    ON_EVERY_TASK,
+    require_equation,
+    scale_gradient,
+    tiny,
+)
 
 
 def made(name: str, task: Task, step: int = LAST, **values: Any) -> tuple[Any, Outputs]:
@@ -65,13 +71,8 @@ def test_ib_irm_has_both_penalties_each_from_a_step_of_its_own(
     values = {"penalty_weight": 50.0, "anneal_steps": 4, "divide_by_weight": divided}
     values |= {"bottleneck_weight": 0.3, "bottleneck_anneal_steps": 9}
     algorithm, out = made("IB_IRM", BINARY, step, **values)
-    gradients = []
-    for e in range(5):
-        scale = torch.ones((), dtype=torch.float64, requires_grad=True)
-        risk = out.task.losses(scale * out.logits[e], out.targets[e]).mean()
-        gradients.append(torch.autograd.grad(risk, scale, create_graph=True)[0] ** 2)
+    gradients = [scale_gradient(BINARY, out.logits[e], out.targets[e]) ** 2 for e in range(5)]
     irm, ib = weights
     wanted = out.risks.mean() + irm * torch.stack(gradients).mean() + ib * variances(out.features)
     wanted = wanted / (50 if divided and step >= 4 else 1)
     require_equation(algorithm.objective(out), wanted, algorithm)
-    assert [algorithm.rates(s).restart for s in range(11)] == [s in (4, 9) for s in range(11)]

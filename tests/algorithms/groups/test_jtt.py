@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -25,12 +24,6 @@ VALUES = {**PLAIN, "lr": 0.1, "first_stage": 0.5, "upweight": 7.0}
 
 def weights(algorithm: Algorithm) -> list[Tensor]:
     return [p.detach().clone() for p in algorithm.network.parameters()]
-
-
-@pytest.mark.parametrize("steps", [0, 1, 3])
-def test_the_second_stage_begins_after_the_steps_of_the_first_if_there_is_one(steps: int) -> None:
-    algorithm: Any = tiny_algorithm(JTT, PROBLEM, {**VALUES, "first_stage": steps})
-    assert [step for step in range(6) if algorithm.rates(step).restart] == [steps] * (steps > 0)
 
 
 def test_both_stages_are_those_of_the_paper() -> None:

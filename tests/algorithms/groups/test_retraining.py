@@ -22,7 +22,7 @@ from oodbench.hparams import defaults
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import why_not
-from tests.helpers.algorithms.methods import descend, require_same_weights
+from tests.helpers.algorithms.methods import descend, require_same_weights, tiny
 from tests.helpers.results.sweeps import DIGITS, ended, first
 
 TASK = TASKS["multiclass"]
@@ -91,10 +91,23 @@ def test_both_stages_are_those_that_the_method_says(name: str) -> None:
         require_same_weights(algorithm.network, twin.network)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_second_stage_begins_with_a_new_optimizer(name: str) -> None:
-    algorithm = tiny_algorithm(algorithms.get(name), PROBLEM, {"first_stage": 2})
-    assert [step for step in range(6) if algorithm.rates(step).restart] == [2]
+@pytest.mark.parametrize(
+    ("name", "values", "anew"),
+    [
+        *((name, {"first_stage": 2}, [2]) for name in (*CASES, "JTT")),
+        ("JTT", {"first_stage": 0}, []),
+        *((name, {"burn_in": 3}, [3]) for name in ("EQRM", "RDM")),
+        ("IRM", {"anneal_steps": 2, "reset_optimizer": True}, [2]),
+        ("IRM", {"anneal_steps": 2, "reset_optimizer": False}, []),
+        ("IRM", {"anneal_steps": 0, "reset_optimizer": True}, []),
+        ("IB_IRM", {"anneal_steps": 4, "bottleneck_anneal_steps": 9}, [4, 9]),
+    ],
+)
+def test_a_new_stage_begins_with_a_new_optimizer(
+    name: str, values: dict[str, object], anew: list[int]
+) -> None:
+    algorithm = tiny(name, TASK, **values)
+    assert [step for step in range(12) if algorithm.rates(step).restart] == anew
 
 
 def run_of(name: str, **values: object) -> Run:

@@ -15,18 +15,17 @@ from oodbench.hparams import distributions
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.tasks import Task
 from tests.algorithms.risks.test_erm import POPULATION, example_1
-from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, require_equation, tiny
+from tests.helpers.algorithms.methods import (
+    BINARY,
+    ON_EVERY_TASK,
+    require_equation,
+    require_same_weights,
+    scale_gradient,
+    squared_norm,
+    tiny,
+)
 
 IRM: Any = algorithms.get("IRM")
-
-
-def scale_gradient(
-    task: Task, logits: Tensor, y: Tensor, members: Tensor | slice = slice(None)
-) -> Tensor:
-    """d/dw R(w * logits) at w = 1 of some of an environment's examples, by autograd."""
-    scale = torch.ones((), dtype=logits.dtype, requires_grad=True)
-    risk = task.losses(scale * logits, y)[members].mean()
-    return torch.autograd.grad(risk, scale, create_graph=True)[0]
 
 
 def by_autograd(task: Task, logits: Tensor, y: Tensor, split_half: bool) -> Tensor:
@@ -87,11 +86,6 @@ def test_in_example_1_the_causal_weights_have_no_penalty_and_erms_have(split_hal
     assert penalties == pytest.approx([0.0, 0.4415**2], abs=0.01)
 
 
-def squared_norm(parameters: list[Tensor]) -> Tensor:
-    """The sum of the squares of all parameters."""
-    return torch.stack([p.square().sum() for p in parameters]).sum()
-
-
 def papers_code(
     algorithm: Algorithm,
     optimizer: torch.optim.Optimizer,
@@ -104,7 +98,7 @@ def papers_code(
     network = algorithm.network
     logits = torch.stack([network(x) for x in batch.x])
     risk = torch.stack([BINARY.losses(z, y).mean() for z, y in zip(logits, batch.y, strict=True)])
-    norm = squared_norm(list(network.parameters()))
+    norm = squared_norm(network)
     loss = risk.mean() + l2 * norm + weight * by_autograd(BINARY, logits, batch.y, False)
     if divide and weight > 1:
         loss = loss / weight
@@ -147,8 +141,7 @@ def test_updates_are_those_of_the_papers_code(
             used = new_optimizer()
         papers_code(theirs, used, batch, 1.0 if step < anneal else weight, l2, divide)
         ours.train_step(batch, step)
-        for a, b in zip(ours.network.parameters(), theirs.network.parameters(), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+        require_same_weights(ours.network, theirs.network, rtol=1e-9, atol=1e-12)
 
 
 def covariate_shift_cosine(protocol: str, step: int) -> float:
@@ -164,27 +157,16 @@ def covariate_shift_cosine(protocol: str, step: int) -> float:
     batch = tiny_batch(BINARY, environments=2)
     parameters = list(algorithm.network.parameters())
     out = algorithm.outputs(batch, step)
-    decayed = algorithm.objective(out) + algorithm.rates(step).weight_decay / 2 * squared_norm(
-        parameters
-    )
+    norm = squared_norm(algorithm.network)
+    decayed = algorithm.objective(out) + algorithm.rates(step).weight_decay / 2 * norm
     weight = 1.0 if step < 100 else 1e4
     penalty = by_autograd(BINARY, out.logits, batch.y, False)
-    theirs = out.risks.sum() + 1e-3 * squared_norm(parameters) + weight * penalty
+    theirs = out.risks.sum() + 1e-3 * norm + weight * penalty
     ours, theirs = (
         parameters_to_vector(torch.autograd.grad(loss, parameters, retain_graph=True))
         for loss in (decayed, theirs / max(weight, 1.0))
     )
     return float(torch.cosine_similarity(ours, theirs, dim=0))
-
-
-@pytest.mark.parametrize(
-    ("anneal", "reset", "anew"), [(2, True, [2]), (2, False, []), (0, True, [])]
-)
-def test_the_optimizer_starts_anew_at_the_switch_if_asked(
-    anneal: int, reset: bool, anew: list[int]
-) -> None:
-    algorithm = tiny("IRM", anneal_steps=anneal, reset_optimizer=reset)
-    assert [step for step in range(4) if algorithm.rates(step).restart] == anew
 
 
 def test_the_covariate_shift_protocols_row_follows_the_papers_code() -> None:

@@ -1,14 +1,16 @@
 """Methods on tiny problems, and comparisons with their equations written out."""
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, algorithms
-from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_problem
+from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.tasks import Task
 
 OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.algorithms.")]
@@ -48,6 +50,15 @@ def gradient(value: Tensor, parameters: Iterable[Tensor], graph: bool = False) -
     return torch.cat([g.flatten() for g in gradients])
 
 
+def scale_gradient(
+    task: Task, logits: Tensor, y: Tensor, members: Tensor | slice = slice(None), at: float = 1.0
+) -> Tensor:
+    """d/dw R(w * logits) at w of some of an environment's examples, by autograd."""
+    scale = torch.tensor(at, dtype=logits.dtype, requires_grad=True)
+    risk = task.losses(scale * logits, y)[members].mean()
+    return torch.autograd.grad(risk, scale, create_graph=True)[0]
+
+
 def gradients_of_step(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Tensor]:
     """Do a step; the gradients that the optimizer is given, by the network's parameters."""
     found: dict[str, Tensor] = {}
@@ -79,6 +90,39 @@ def risks_of(network: nn.Module, task: Task, batch: Batch) -> Tensor:
     """The risk of each environment of a batch, (E,), by a pass over its examples."""
     risks = [task.losses(network(x), y).mean() for x, y in batch.minibatches()]
     return torch.stack(risks)
+
+
+def require_six_updates(
+    algorithm: Algorithm,
+    loss: Callable[[nn.Module, Batch, int, float], Tensor],
+    optimizer: Callable[..., torch.optim.Optimizer],
+    moved: float = 1e-3,
+) -> None:
+    """Updates are those of one of torch's optimizers on a loss of network, batch, step and a factor.
+
+    The factor is of what the method adds to the risk: 1, and 0 for weights that must differ by `moved`.
+    """
+    ends = []
+    for factor in (1.0, 0.0):
+        network = copy.deepcopy(algorithm.network)
+        used = optimizer(network.parameters())
+        for step in range(6):
+            used.zero_grad()
+            batch = tiny_batch(algorithm.problem.task, step)
+            loss(network, batch, step, factor).backward()  # type: ignore[no-untyped-call]
+            used.step()
+        ends.append(parameters_to_vector(network.parameters()))
+    for step in range(6):
+        algorithm.train_step(tiny_batch(algorithm.problem.task, step), step)
+    theirs, without = ends
+    ours = parameters_to_vector(algorithm.network.parameters())
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-8)
+    assert (theirs - without).abs().max() > moved
+
+
+def squared_norm(network: nn.Module) -> Tensor:
+    """The sum of the squares of all parameters."""
+    return torch.stack([p.square().sum() for p in network.parameters()]).sum()
 
 
 def descend(module: nn.Module, loss: Tensor, lr: float = 0.01) -> None:
