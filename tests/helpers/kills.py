@@ -37,24 +37,20 @@ def killed_at(stop: int) -> Callable[[int], None]:
     return progress
 
 
-def kill_at(
-    stop: int, spec: RunSpec, directory: RunDirectory, settings: TrainSettings | None = None
-) -> None:
+def kill_at(stop: int, spec: RunSpec, directory: RunDirectory) -> None:
     """Train a run until it is killed at a step."""
     directory.path.mkdir(parents=True, exist_ok=True)
     with pytest.raises(Killed):
-        execute(spec, directory, settings or TrainSettings(), killed_at(stop))
+        execute(spec, directory, TrainSettings(), killed_at(stop))
     assert directory.end() is None
 
 
-def killed_and_resumed(
-    spec: RunSpec, folder: Path, stops: Sequence[int], settings: TrainSettings | None = None
-) -> list[dict[str, Any]]:
+def killed_and_resumed(spec: RunSpec, folder: Path, stops: Sequence[int]) -> list[dict[str, Any]]:
     """The records of a run that is killed at each of these steps: those of an undisturbed run."""
     undisturbed, killed = RunDirectory(folder / "undisturbed"), RunDirectory(folder / "killed")
     for stop in stops:
-        kill_at(stop, spec, killed, settings)
+        kill_at(stop, spec, killed)
     for directory in (killed, undisturbed):
-        assert execute(spec, directory, settings or TrainSettings()) == ("done", "")
+        assert execute(spec, directory, TrainSettings()) == ("done", "")
     assert records_of(killed) == records_of(undisturbed)
     return records_of(killed)

@@ -23,7 +23,6 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
-from tests.helpers.kills import checkpoint_every, killed_and_resumed
 from tests.helpers.results.made import leaderboard
 from tests.helpers.results.sweeps import DIGITS, SPIRALS, ended, tiny, trained
 
@@ -91,15 +90,6 @@ def test_an_evaluation_adapts_anew_to_each_split_as_to_any_inputs(name: str) -> 
         logits = oodbench.adapt(run.algorithm.network, data.x[index], spec.adapt)
         right = ((logits.squeeze(1) > 0) == (data.y[index] > 0.5)).double().mean()
         assert found[environment, "out", "accuracy"] == pytest.approx(float(right))
-
-
-@pytest.mark.parametrize("name", ["TENT", "SHOT"])
-def test_a_killed_run_that_adapts_goes_on_to_the_same_records(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint_every(5, monkeypatch)
-    (spec,) = specs({"name": name, **QUICK.get(name, {})})
-    assert len(killed_and_resumed(spec, tmp_path, (8, 12, 19), TrainSettings())) == 4
 
 
 @pytest.mark.parametrize("average", ["none", "swad"])

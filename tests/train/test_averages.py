@@ -3,7 +3,6 @@
 import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
-from tests.helpers.kills import checkpoint_every, killed_and_resumed
 from tests.helpers.results.sweeps import DIGITS, SPIRALS, tiny
 
 THREE = SPIRALS | {"num_environments": 3}
@@ -263,25 +261,6 @@ def test_a_vectorized_run_has_the_averages_of_a_run_alone(
         with run.evaluated_weights(), other.evaluated_weights():
             for p, q in zip(weights(run).values(), weights(other).values(), strict=True):
                 torch.testing.assert_close(p, q, rtol=1e-7, atol=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("algorithm", "average"),
-    [
-        *itertools.product(("ERM",), AVERAGES),
-        *(
-            pytest.param(*pair, marks=pytest.mark.nightly)
-            for pair in (*itertools.product(("JTT", "Fish"), AVERAGES), ("LISA", "swad"))
-        ),
-    ],
-)
-def test_a_killed_run_goes_on_to_the_same_records(
-    average: str, algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint_every(5, monkeypatch)
-    (spec,) = specs(average, algorithm)
-    assert len(killed_and_resumed(spec, tmp_path, (20, 25, 36, 54))) == 10
 
 
 def test_the_id_holds_an_average_and_all_of_its_numbers() -> None:

@@ -129,45 +129,39 @@ def test_the_records_of_a_run_are_never_those_of_a_copied_directory(
         assert first_step_of(spec(), RunDirectory(tmp_path / "a"), undisturbed) == 1
 
 
-def forms() -> dict[str, Callable[[dict[str, Any]], Any]]:
-    """What a checkpoint may have become, by what is done to it."""
+def with_run(**values: Any) -> Callable[[dict[str, Any]], Any]:
+    """Other values of the run in a checkpoint."""
+    return lambda state: {**state, "run": {**state["run"], **values}}
 
-    def at(*path: str | int, value: Any) -> Callable[[dict[str, Any]], Any]:
-        def change(state: dict[str, Any]) -> Any:
-            inner: Any = state
-            for key in path[:-1]:
-                inner = inner[key]
-            inner[path[-1]] = value
-            return state
 
-        return change
+def without(key: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda state: {**state, "run": {k: v for k, v in state["run"].items() if k != key}}
 
-    def without(key: str) -> Callable[[dict[str, Any]], Any]:
-        return lambda state: {**state, "run": {k: v for k, v in state["run"].items() if k != key}}
 
-    keys = ("step", "seconds", "sums", "counted", "algorithm", "optimizers", "rng", "device_rng")
-    return {
-        "a list": lambda state: [state],
-        "records of other keys": at("records", value={"records": 2, "sha1": ""}),
-        "other optimizers": at("run", "optimizers", value={"second": {}}),
-        "a step in words": at("run", "step", value="ninety"),
-        "a random state of another size": at("run", "rng", value=torch.zeros(3, dtype=torch.uint8)),
-        **{f"no {key}": without(key) for key in keys},
-    }
+KEYS = ("step", "seconds", "sums", "counted", "algorithm", "optimizers", "rng", "device_rng")
+FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a list": lambda state: [state],
+    "records of other keys": lambda state: {**state, "records": {"records": 2, "sha1": ""}},
+    "other optimizers": with_run(optimizers={"second": {}}),
+    "a step in words": with_run(step="ninety"),
+    "a random state of another size": with_run(rng=torch.zeros(3, dtype=torch.uint8)),
+    **{f"no {key}": without(key) for key in KEYS},
+}
+"""What a checkpoint may have become, by what is done to it."""
 
 
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(name, marks=[pytest.mark.nightly] * (number % 3 > 0))
-        for number, name in enumerate(sorted(forms()))
+        for number, name in enumerate(sorted(FORMS))
     ],
 )
 def test_a_checkpoint_of_another_form_starts_the_run_anew(
     directory: RunDirectory, undisturbed: list[dict[str, Any]], name: str
 ) -> None:
     state = torch.load(directory.checkpoint, weights_only=True)
-    torch.save(forms()[name](state), directory.checkpoint)
+    torch.save(FORMS[name](state), directory.checkpoint)
     with pytest.warns(UserWarning, match="checkpoint.pt is not used: .*; the run starts again"):
         assert first_step_of(spec(), directory, undisturbed) == 1
 

@@ -12,6 +12,7 @@ from oodbench.registry import load_plugins
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import State
 from oodbench.train import loop as training
+from oodbench.train.averages import AVERAGES
 from oodbench.train.execute import execute
 from oodbench.train.loop import Training
 from oodbench.train.run import Run
@@ -23,6 +24,8 @@ SETTINGS = TrainSettings()
 load_plugins([ODD_METHODS])
 SMALL = {"network": {"name": "MLP", "hparams": {"width": 8, "dropout": 0.5}}}
 GROUPED = {"datasets": [DIGITS]}
+OFTEN = GROUPED | {"network": {"name": "MLP", "hparams": {"width": 8}}, "evaluate_every": 6}
+IMAGES = GROUPED | {"network": {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}}
 
 
 @pytest.fixture
@@ -30,29 +33,48 @@ def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint_every(15, monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "hparams", "changes"),
-    [
-        ("ERM", {}, SMALL),
-        ("JTT", {}, GROUPED),
-        ("ERM", {"sampling": "rwg"}, GROUPED),
-        *(
-            pytest.param(name, {}, data, marks=pytest.mark.nightly)
-            for names, data in ((("IRM", "DANN", "ANDMask"), SMALL), (("DFR", "LfF"), GROUPED))
-            for name in names
-        ),
-        pytest.param("GroupDRO", {"over": "groups"}, GROUPED, marks=pytest.mark.slow),
-        pytest.param("VREx", {"sampling": "subg"}, GROUPED, marks=pytest.mark.nightly),
-    ],
-)
+ALL: dict[str, Any] = {"clip_norm": 0.1, "warm_up": 0.5, "accumulation": 2, "head_only": 0.25}
+LOW = {"precision": "bfloat16", "channels_last": True}
+
+
+def killed(marks: Any, changes: dict[str, Any], *names: str, **keys: Any) -> list[Any]:
+    """Rows of methods with some keys, in sweeps with some changes."""
+    return [pytest.param({"name": name, **keys}, changes, marks=marks) for name in names]
+
+
+NIGHTLY, SLOW = pytest.mark.nightly, pytest.mark.slow
+KILLED = [
+    *killed([], SMALL, "ERM"),
+    *killed([], GROUPED, "JTT"),
+    *killed([], GROUPED, "ERM", hparams={"sampling": "rwg"}),
+    *killed(NIGHTLY, SMALL, "IRM", "DANN", "ANDMask"),
+    *killed(NIGHTLY, GROUPED, "DFR", "LfF"),
+    *killed(SLOW, GROUPED, "GroupDRO", hparams={"over": "groups"}),
+    *killed(NIGHTLY, GROUPED, "VREx", hparams={"sampling": "subg"}),
+    *(row for average in AVERAGES for row in killed(SLOW, OFTEN, "ERM", average=average)),
+    *(
+        row
+        for average in AVERAGES
+        for row in killed(NIGHTLY, OFTEN, "JTT", "Fish", average=average)
+    ),
+    *killed(
+        NIGHTLY, OFTEN, "LISA", average="swad", hparams={"domains": "attributes", "sampling": "rwg"}
+    ),
+    *killed(SLOW, IMAGES, "ERM", adapt="TENT"),
+    *killed(SLOW, IMAGES, "ERM", adapt={"name": "SHOT", "epochs": 1}),
+    *killed(SLOW, IMAGES | LOW, "ERM", "ANDMask", hparams=ALL),
+]
+
+
+@pytest.mark.parametrize(("row", "changes"), KILLED)
 @pytest.mark.usefixtures("always_checkpoint")
 def test_a_killed_run_goes_on_to_the_same_records(
-    tmp_path: Path, algorithm: str, hparams: dict[str, Any], changes: dict[str, Any]
+    tmp_path: Path, row: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    entry = {"name": algorithm, "hparams": {"batch_size": 8, **hparams}}
-    spec = first(algorithms=[entry], steps=60, evaluate_every=20, **changes)
+    entry = {**row, "hparams": {"batch_size": 8, **row.get("hparams", {})}}
+    spec = first(**{"algorithms": [entry], "steps": 60, "evaluate_every": 20} | changes)
     records = killed_and_resumed(spec, tmp_path, (15, 38, 45))
-    assert [r["step"] for r in records] == [20, 40, 60]
+    assert [r["step"] for r in records] == [*range(spec.evaluate_every, 61, spec.evaluate_every)]
 
 
 def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Precision, channels side by side, and all options of a step together, in whole runs."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import why_not
-from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
-from tests.helpers.kills import checkpoint_every, killed_and_resumed
-from tests.helpers.results.sweeps import DIGITS, SPIRALS, in_bundles, tiny
+from tests.helpers.results.sweeps import DIGITS, tiny
 
 pytestmark = pytest.mark.slow
 
@@ -90,16 +87,6 @@ def test_channels_side_by_side_change_nothing_but_round_off(
 ALL: dict[str, Any] = {"clip_norm": 0.1, "warm_up": 0.5, "accumulation": 2, "head_only": 0.25}
 
 
-@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask"])
-def test_a_killed_run_with_all_options_goes_on_to_the_same_records(
-    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint_every(1, monkeypatch)
-    options = {"precision": "bfloat16", "channels_last": True}
-    (spec,) = specs(algorithm, ALL, **options)
-    assert len(killed_and_resumed(spec, tmp_path, (2, 3, 7))) == 3
-
-
 def test_options_are_in_the_id_where_they_are_not_neutral() -> None:
     (plain,) = specs()
     neutral = {"clip_norm": 0.0, "warm_up": 0, "accumulation": 1, "head_only": 0.0}
@@ -111,28 +98,3 @@ def test_options_are_in_the_id_where_they_are_not_neutral() -> None:
     ids |= {specs(precision=p)[0].id for p in ("tf32", "bfloat16")}
     ids.add(specs(channels_last=True)[0].id)
     assert len(ids) == 8
-
-
-@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask"])
-def test_vectorized_runs_have_largest_norms_of_their_own(
-    algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_float64(monkeypatch)
-    values = {"clip_norm": [0.0, 0.01, 0.1], "warm_up": [0.0, 0.5, 5]}
-    alike = specs(algorithm, values, datasets=[SPIRALS], network=MLP, hparam_draws=3)
-    alike = [replace(s, hparams=s.hparams | {"lr_schedule": "cosine"}) for s in alike]
-    alike = [replace(s, network_hparams=alike[0].network_hparams) for s in alike]
-    runs = [Run(spec, TrainSettings()) for spec in alike]
-    VectorizedProgram(runs).run_steps(STEPS)
-    for run in runs:
-        for name, wanted in after(STEPS, run.spec).items():
-            found = run.algorithm.get_parameter(name)
-            torch.testing.assert_close(found.detach(), wanted, rtol=1e-8, atol=1e-10)
-
-
-def test_a_largest_norm_does_not_depend_on_who_is_trained_beside() -> None:
-    values = {"clip_norm": [0.0, 0.01, 0.1]}
-    alike = specs("ERM", values, datasets=[SPIRALS], network=MLP, hparam_draws=3, trials=2)
-    alike = [replace(s, network_hparams=alike[0].network_hparams) for s in alike]
-    one, six, four = (in_bundles(alike, size, [STEPS]) for size in (1, 6, 4))
-    assert one == six == four

@@ -13,14 +13,12 @@ import yaml
 
 from oodbench.results.directory import Directory
 from oodbench.results.run_directory import RunDirectory
-from oodbench.results.run_spec import Evaluation, RunSpec, State
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import Job, LaunchOptions, states
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.train.execute import execute
-from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized.program import VectorizedProgram
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -74,21 +72,6 @@ def trained(path: Path, plan: Plan, **settings: Any) -> Directory:
     for run_id, spec in plan.runs.items():
         ended(spec, results.run(run_id).path, **settings)
     return results
-
-
-def in_bundles(
-    specs: Sequence[RunSpec], size: int, blocks: Sequence[int]
-) -> list[list[Evaluation]]:
-    """The last evaluations of runs of which `size` are vectorized, after blocks of so many steps."""
-    evaluations = []
-    for start in range(0, len(specs), size):
-        runs = [Run(spec, TrainSettings()) for spec in specs[start : start + size]]
-        program = VectorizedProgram(runs)
-        for steps in blocks:
-            program.run_steps(steps)
-            of_bundle = program.evaluate(range(len(runs)))
-        evaluations += of_bundle
-    return evaluations
 
 
 def tiny_file(folder: Path, **changes: Any) -> Path:

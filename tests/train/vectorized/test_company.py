@@ -30,6 +30,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
 ROWS: dict[str, dict[str, Any]] = {
     "ARM": {"hparams": {"batch_size": 64}},
     "ERM, T3A": {"adapt": "T3A"},
+    "ERM, clipped": {"hparams": {"clip_norm": 0.01}},
     "ERM, ema": {"average": "ema"},
     "ERM, swad": {"average": "swad"},
     "ICP": {"hparams": {"batch_size": 0}},
@@ -39,7 +40,7 @@ ROWS: dict[str, dict[str, Any]] = {
 """The keys of rows beyond their names."""
 OF_SWEEP: dict[str, str] = {
     "Spirals": "ANDMask CORAL DANN ERM ERM,_ema ERM,_swad GroupDRO IGA IRM Mixup SAM SelfReg URM",
-    "Digits": "ARM EIIL ERM,_T3A JTT MTL",
+    "Digits": "ARM EIIL ERM,_T3A ERM,_clipped JTT MTL",
     "SEM": "ICP LeastSquares LinearIRM",
     "CNN": "ANDMask CORAL DANN ERM ERM,_T3A ERM,_ema GroupDRO IRM SAM",
 }
@@ -47,7 +48,7 @@ OF_SWEEP: dict[str, str] = {
 KINDS = [(s, kind.replace("_", " ")) for s, kinds in OF_SWEEP.items() for kind in kinds.split()]
 SIZES = {2: 64, 8: 4, 14: 1, 16: 64, 40: 4}
 """Runs of a sweep, and how many of them are vectorized together at most."""
-QUICK = [("Digits", "EIIL"), ("Spirals", "IRM")]
+QUICK = [("Digits", "EIIL"), ("Spirals", "IRM"), ("Digits", "ERM, clipped")]
 Records = Mapping[str, Any]
 
 

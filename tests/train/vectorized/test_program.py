@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
 STEPS = 50
 SMALL = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
+CLIPPED = {"clip_norm": [0.0, 0.01], "warm_up": [0.0, 0.5], "lr_schedule": "cosine"}
 WORDS: dict[str, dict[str, str]] = {"URM": {"squash": "relu"}}
 """Values of hyperparameters that are drawn but no numbers, in which the runs of a bundle agree."""
 
@@ -194,10 +195,11 @@ def test_a_layer_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ERM", SPIRALS, {"weight_decay": [0.0, 0.1]}),
         ("ERM", SPIRALS, {"environments_per_step": 2, "batch_size": 8}),
         ("IRM", SEM, {"anneal_steps": [7, 20], "penalty_weight": [1.0, 50.0]}),
+        *((name, SPIRALS, CLIPPED) for name in ("ERM", "ANDMask")),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else value,
 )
-def test_optimizers_schedules_sampling_and_annealing_are_those_of_each_run(
+def test_optimizers_schedules_norms_sampling_and_annealing_are_those_of_each_run(
     algorithm: str, dataset: Any, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_float64(monkeypatch)
