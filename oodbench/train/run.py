@@ -228,15 +228,16 @@ class Run:
             scored = (self.scored, self.data.with_mislabeled())
             whole = whole_metrics(self.data.dataset)
             evaluations = self._scores(scored, whole, self.data.groups)
-        return self.adapted(with_memorized(evaluations)) + self.own_metrics()
+        return self.completed(evaluations)
 
-    def adapted(self, evaluations: list[Evaluation]) -> list[Evaluation]:
-        """The evaluations with those after adaptation, if the run adapts."""
-        if self.spec.adapt is None:
-            return evaluations
-        with self.evaluated_weights():
-            about = (self.spec, self.algorithm, self.data, self.scored)
-            return with_adaptation(*about, evaluations, self.loader_workers)
+    def completed(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+        """The evaluations with the share memorized, those after adaptation and the dataset's own."""
+        whole = with_memorized(evaluations)
+        if self.spec.adapt is not None:
+            with self.evaluated_weights():
+                about = (self.spec, self.algorithm, self.data, self.scored)
+                whole = with_adaptation(*about, whole, self.loader_workers)
+        return whole + self.own_metrics()
 
     @torch.no_grad()
     def validate(self) -> None:

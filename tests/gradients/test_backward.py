@@ -80,7 +80,7 @@ class Several(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.pair, self.product = Pair(size), Weighted(size)
+        self.pair, self.product = Weighted(size), Weighted(size)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.product(*self.pair(x))
@@ -88,25 +88,14 @@ class Several(nn.Module):
 
 
 class Weighted(nn.Module):
-    """x * w * y."""
+    """x + w and x * w, or x * w * y."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.linspace(0.5, 1.5, size))
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return x * self.w * y
-
-
-class Pair(nn.Module):
-    """x + w and x * w."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.linspace(0.5, 1.5, size))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x + self.w, x * self.w
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        return (x + self.w, x * self.w) if y is None else x * self.w * y
 
 
 class Words(nn.Module):
@@ -126,49 +115,35 @@ def image() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 32), nn.Unflatten(1, (2, 4, 4)))
 
 
-FEATURIZERS: dict[str, tuple[nn.Module, int]] = {}
 torch.manual_seed(0)
-FEATURIZERS["mlp"] = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh()), 6
-FEATURIZERS["inplace"] = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True)), 8
-FEATURIZERS["no_bias"] = nn.Sequential(nn.Linear(4, 5, bias=False), nn.LeakyReLU()), 5
-FEATURIZERS["sequence"] = nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3), nn.Flatten()), 6
-FEATURIZERS["scales"] = (
-    nn.Sequential(Scales(torch.rand(4)), nn.Linear(4, 5), Scales(torch.rand(5))),
-    5,
-)
-FEATURIZERS["shared"] = nn.Sequential(nn.Linear(4, 5), Twice(nn.Linear(5, 5))), 5
-FEATURIZERS["unused"] = nn.Sequential(nn.Linear(4, 5), Unused(nn.Linear(5, 5))), 5
-FEATURIZERS["words"] = Words(6), 6
-FEATURIZERS["norms"] = (
-    nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 6), nn.GroupNorm(2, 6)),
-    6,
-)
-FEATURIZERS["rows"] = (
-    nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)), nn.LayerNorm(3), nn.Flatten()),
-    6,
-)
-FEATURIZERS["convolution"] = (
-    nn.Sequential(
+FEATURIZERS: dict[str, nn.Module] = {
+    "mlp": nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh()),
+    "inplace": nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True)),
+    "no_bias": nn.Sequential(nn.Linear(4, 5, bias=False), nn.LeakyReLU()),
+    "sequence": nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3), nn.Flatten()),
+    "scales": nn.Sequential(Scales(torch.rand(4)), nn.Linear(4, 5), Scales(torch.rand(5))),
+    "shared": nn.Sequential(nn.Linear(4, 5), Twice(nn.Linear(5, 5))),
+    "unused": nn.Sequential(nn.Linear(4, 5), Unused(nn.Linear(5, 5))),
+    "words": Words(6),
+    "norms": nn.Sequential(
+        nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 6), nn.GroupNorm(2, 6)
+    ),
+    "rows": nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)), nn.LayerNorm(3), nn.Flatten()),
+    "convolution": nn.Sequential(
         image(),
         nn.Conv2d(2, 4, 3, padding=1, stride=2),
         nn.ReLU(inplace=True),
         nn.Conv2d(4, 6, 2, groups=2, bias=False, dilation=(1, 1)),
         nn.Flatten(),
     ),
-    6,
-)
-FEATURIZERS["dilated"] = (
-    nn.Sequential(image(), nn.Conv2d(2, 3, 2, dilation=3, padding=(1, 0)), nn.Flatten()),
-    9,
-)
-FALLBACKS: dict[str, tuple[nn.Module, int]] = {
-    "custom": (nn.Sequential(nn.Linear(4, 5), nn.Tanh(), Custom(5)), 5),
-    "reflected": (
-        nn.Sequential(image(), nn.Conv2d(2, 1, 2, padding=1, padding_mode="reflect"), nn.Flatten()),
-        25,
-    ),
-    "several": (nn.Sequential(nn.Linear(4, 5), Several(5)), 5),
-    "outside": (nn.Sequential(nn.Linear(4, 5), Outside(5)), 5),
+    "dilated": nn.Sequential(image(), nn.Conv2d(2, 3, 2, dilation=3, padding=(1, 0)), nn.Flatten()),
+}
+REFLECTED = nn.Conv2d(2, 1, 2, padding=1, padding_mode="reflect")
+FALLBACKS: dict[str, nn.Module] = {
+    "custom": nn.Sequential(nn.Linear(4, 5), nn.Tanh(), Custom(5)),
+    "reflected": nn.Sequential(image(), REFLECTED, nn.Flatten()),
+    "several": nn.Sequential(nn.Linear(4, 5), Several(5)),
+    "outside": nn.Sequential(nn.Linear(4, 5), Outside(5)),
 }
 FALLING_BACK = [
     pytest.param(parts, marks=pytest.mark.filterwarnings("ignore:the gradients of"))
@@ -176,24 +151,20 @@ FALLING_BACK = [
 ]
 EVERY = [*FEATURIZERS, *FALLBACKS]
 MASKED = ["mlp", "sequence", "shared", "words", "norms", "convolution"]
-NORMALISED: dict[str, tuple[nn.Module, int]] = {
-    "dense": (
-        nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(inplace=True), nn.Linear(5, 5)),
-        5,
+NORMALISED: dict[str, nn.Module] = {
+    "dense": nn.Sequential(
+        nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(inplace=True), nn.Linear(5, 5)
     ),
-    "images": (
-        nn.Sequential(
-            image(),
-            nn.Conv2d(2, 3, 3, bias=False),
-            nn.BatchNorm2d(3),
-            nn.Tanh(),
-            nn.Conv2d(3, 4, 2),
-            nn.BatchNorm2d(4, affine=False, momentum=None),
-            nn.Flatten(),
-        ),
-        4,
+    "images": nn.Sequential(
+        image(),
+        nn.Conv2d(2, 3, 3, bias=False),
+        nn.BatchNorm2d(3),
+        nn.Tanh(),
+        nn.Conv2d(3, 4, 2),
+        nn.BatchNorm2d(4, affine=False, momentum=None),
+        nn.Flatten(),
     ),
-    "no_memory": (nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, track_running_stats=False)), 5),
+    "no_memory": nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, track_running_stats=False)),
 }
 
 
@@ -215,11 +186,12 @@ def combined_of(algorithm: Any, batch: Batch) -> None:
     combined_backward(algorithm.network, [algorithm.units(batch, 0)], reduction)
 
 
-def made(parts: tuple[nn.Module, int], cls: Any = Algorithm, **values: object) -> Any:
+def made(featurizer: nn.Module, cls: Any = Algorithm, **values: object) -> Any:
     """An algorithm on a network with the featurizer, of float64."""
     network = Network()
-    network.featurizer, size = copy.deepcopy(parts)
-    network.num_features, network.classifier = size, nn.Linear(size, 3)
+    network.featurizer = copy.deepcopy(featurizer)
+    network.num_features = copy.deepcopy(featurizer).eval()(torch.zeros(2, 4)).shape[1]
+    network.classifier = nn.Linear(network.num_features, 3)
     algorithm = tiny_algorithm(cls, tiny_problem(TASKS["multiclass"]), values).double()
     torch.manual_seed(3)
     algorithm.network = network.double()
@@ -259,7 +231,6 @@ def by_loop(algorithm: Any, batch: Batch, meaning: str) -> dict[str, Tensor]:
         found.append([p.grad.clone() for p in network.parameters()])
     names = [name for name, _ in algorithm.network.named_parameters()]
     stacks = [torch.stack(gradients) for gradients in zip(*found, strict=True)]
-    algorithm.reference = network
     return dict(zip(names, stacks, strict=True))
 
 

@@ -1,15 +1,14 @@
 """The harness where names of Linux are missing, as on macOS and Windows."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.commands import python
+from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import tiny_file
 
-ROOT = Path(__file__).parents[2]
 TAKEN_AWAY = """
 import mmap, multiprocessing, multiprocessing.context, os, signal, sys
 
@@ -30,34 +29,21 @@ oodbench.arithmetic._processor_flags = set
 """Python runs it at the start of every process, those that multiprocessing spawns among them."""
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> dict[str, str]:
-    """The environment of such a machine."""
-    (tmp_path / "machine").mkdir()
-    (tmp_path / "machine" / "sitecustomize.py").write_text(TAKEN_AWAY)
-    path = os.pathsep.join([str(tmp_path / "machine"), str(ROOT)])
-    return os.environ | {"PYTHONPATH": path, "COLUMNS": "100"}
-
-
-def run(environment: dict[str, str], *command: str, folder: Path) -> str:
-    """Run a command there; return what it prints."""
-    ended = subprocess.run(
-        [sys.executable, "-m", *command],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(folder: Path, *command: str) -> str:
+    """Run a command on such a machine; return what it prints."""
+    (folder / "machine").mkdir()
+    (folder / "machine" / "sitecustomize.py").write_text(TAKEN_AWAY)
+    path = f"{folder / 'machine'}{os.pathsep}{ROOT}"
+    ended = python(folder, "-m", *command, PYTHONPATH=path, COLUMNS="100")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 
 @pytest.mark.slow
-def test_a_sweep_from_its_plan_to_its_table(elsewhere: dict[str, str], tmp_path: Path) -> None:
+def test_a_sweep_from_its_plan_to_its_table(tmp_path: Path) -> None:
     file = str(tiny_file(tmp_path, algorithms=["ERM", "VREx"], trials=2, steps=4, evaluate_every=2))
     launch = ("oodbench.sweep", "launch", file, "--yes", "--out", "out", "--workers", "1")
-    said = " ".join(run(elsewhere, *launch, folder=tmp_path).split())
+    said = " ".join(run(tmp_path, *launch).split())
     assert "This system has no portable arithmetic" in said
     assert "ERM" in said and "VREx" in said
 
@@ -71,5 +57,5 @@ def test_a_sweep_from_its_plan_to_its_table(elsewhere: dict[str, str], tmp_path:
         ("oodbench.data check Spirals", "can be read"),
     ],
 )
-def test_other_commands(command: str, word: str, elsewhere: dict[str, str], tmp_path: Path) -> None:
-    assert word in run(elsewhere, *command.split(), folder=tmp_path)
+def test_other_commands(command: str, word: str, tmp_path: Path) -> None:
+    assert word in run(tmp_path, *command.split())

@@ -20,7 +20,7 @@ from oodbench.algorithms import Algorithm, Batch
 from oodbench.data.streams import to_device
 from oodbench.results.run_spec import Evaluation
 from oodbench.train.adapted import drawn_batches
-from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes, with_memorized
+from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes
 from oodbench.train.loop import Program
 from oodbench.train.run import Run, Scored, on_host
 from oodbench.train.vectorized.arithmetic import Collector, Remainders, vectorized_linear
@@ -248,8 +248,7 @@ class VectorizedProgram(Program):
         found = self._scores(
             which, lambda run: (run.scored, run.data.with_mislabeled()), weights, grouped=True
         )
-        runs = self.runs
-        return [runs[k].adapted(with_memorized(found[k])) + runs[k].own_metrics() for k in which]
+        return [self.runs[k].completed(found[k]) for k in which]
 
     def _scores(
         self,
