@@ -9,7 +9,7 @@ from typer.testing import Result
 
 from oodbench.results.directory import Directory
 from tests.helpers.commands import mistake, run
-from tests.helpers.results.sweeps import ODD_METHODS, outcome, tiny, tiny_file, trained
+from tests.helpers.results.sweeps import DIGITS, ODD_METHODS, outcome, tiny, tiny_file, trained
 
 TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
 
@@ -170,22 +170,20 @@ def test_status_shows_running_and_paused_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("setting", "what"),
-    [
-        ("datasets.0.label_noise=0.5", "option label_noise 0.25, and this launch has 0.5"),
-        ("datasets.0.copies=2", "option copies 10, and this launch has 2"),
-        ("datasets.0.training.steps=3", "steps 20, and this launch has 3"),
-    ],
-)
-def test_rows_of_one_dataset_are_trained_alike(setting: str, what: str, tmp_path: Path) -> None:
-    of = {"datasets": [{"name": "ColoredDigits", "label": "digits"}], **TINY}
+def test_rows_of_one_dataset_are_trained_alike(tmp_path: Path) -> None:
+    of = {"datasets": [DIGITS | {"label": "digits"}], **TINY}
     sweep, out = tiny_file(tmp_path, algorithms=["ERM"], **of), tmp_path / "out"
     assert launch(sweep, out).exit_code == 0
-    others = ("--set", "algorithms=[VREx]", "--set", setting)
-    message = mistake(launch(sweep, out, *others))
-    assert f"{out} holds ERM on digits with {what}" in message
-    assert "use another directory, or give the dataset another `label`" in message
+    settings = {
+        "datasets.0.label_noise=0.5": "option label_noise 0.25, and this launch has 0.5",
+        "datasets.0.copies=2": "option copies 1, and this launch has 2",
+        "datasets.0.training.steps=3": "steps 20, and this launch has 3",
+    }
+    for setting, what in settings.items():
+        others = ("--set", "algorithms=[VREx]", "--set", setting)
+        message = mistake(launch(sweep, out, *others))
+        assert f"{out} holds ERM on digits with {what}" in message
+        assert "use another directory, or give the dataset another `label`" in message
     # all rows of the file may change together, and a row may be added
-    assert launch(sweep, out, "--set", setting).exit_code == 0
+    assert launch(sweep, out, "--set", "datasets.0.copies=2").exit_code == 0
     assert launch(sweep, out, "--set", "algorithms=[ERM, VREx]").exit_code == 0

@@ -204,7 +204,7 @@ def wait_for_records(out: Path, count: int) -> None:
 def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Directory]:
     """A sweep long enough to be killed in the middle, and its undisturbed results."""
     folder = tmp_path_factory.mktemp("longer")
-    changes = {"steps": 1200, "evaluate_every": 50}
+    changes = {"steps": 400, "evaluate_every": 50}
     Debug().launch(job(tiny(**changes), folder / "reference"))
     return tiny_file(folder, **changes), Directory(folder / "reference")
 
