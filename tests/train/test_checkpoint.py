@@ -97,14 +97,15 @@ def test_power_cuts_lose_no_number_unseen(directory: RunDirectory) -> None:
     """The end of the records is lost, or NULs stand for it, while later files are on the disk."""
     run, metrics = spec(), directory.path / "metrics.jsonl"
     text, checkpoint = metrics.read_bytes(), directory.checkpoint.read_bytes()
-    for lost in range(1, len(text) + 1, 19):
+    for lost in range(1, len(text) + 1, 101):
         for instead in (b"", bytes(lost)):
             directory.checkpoint.write_bytes(checkpoint)
             metrics.write_bytes(text[:-lost] + instead)
             assert begin(run, directory, SETTINGS).run.step == 0 and not directory.records()
     execute(run, directory, SETTINGS)
     text = metrics.read_bytes()
-    for lost in range(1, len(text) + 1):
+    whole_lines = {len(text) - place - 1 for place, byte in enumerate(text) if byte == ord("\n")}
+    for lost in {*range(1, len(text) + 1, 17), *whole_lines} - {0}:
         for instead in (b"", bytes(lost)):
             metrics.write_bytes(text[:-lost] + instead)
             assert directory.state() is State.BROKEN
