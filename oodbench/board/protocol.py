@@ -101,7 +101,6 @@ def restricted(
 
 
 def _cut(entry: Entry, trials: int) -> Entry:
-    """The dataset with the first of its own trials, if it has any."""
     own = training(entry).trials
     if own is None:
         return entry

@@ -120,7 +120,6 @@ def comparison(
 
 
 def _with_reasons(frame: pd.DataFrame, cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """The frame with why values of a row or of the baseline are `undefined`, if any are."""
     key, lacking = ["dataset", "label"], cells[cells["undefined"] != ""]
     lacking = lacking[lacking["kind"] == METHOD].rename(columns={"dataset_label": "dataset"})
     if lacking.empty or frame.empty:
@@ -360,7 +359,6 @@ def compare_own_rows(
 def _own_rows(
     dataset: str, group: pd.DataFrame, local: Sequence[str], frozen: Sequence[str]
 ) -> list[list[str]]:
-    """The rows of a dataset, or of the means of several, with ranks among the complete labels."""
     blocks, several = block_table(group), group["dataset"].nunique() > 1
     ranked = ranks(blocks if several else pd.DataFrame([blocks.mean()])).mean()
     on_board = ranked[ranked.index.isin(frozen)].sort_values(kind="stable")

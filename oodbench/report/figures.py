@@ -94,7 +94,6 @@ def save(figure: Figure, out: Path) -> None:
 
 
 def _curves(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
-    """The chosen runs' mean over trials, with its standard error, at every evaluation."""
     labels = _labels(frames)
     for metric, _, runs, axes in _panels(figure, frames, rule):
         for label, of_label in runs.groupby("label", sort=False):
@@ -137,7 +136,6 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
 
 
 def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
-    """The paired gain of each row over the baseline with its 95 % interval, one panel per dataset."""
     table = scores(cells(judge(frames, rule)))
     labels = table["label"].unique()
     if baseline not in labels:

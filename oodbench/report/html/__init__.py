@@ -407,7 +407,6 @@ def _of_ranks(one: Numbers, datasets: list[str]) -> dict[str, Any]:
 
 
 def _of_dataset(one: Numbers, dataset: str) -> dict[str, Any]:
-    """The view of a dataset: gains over the baseline, or values where there is none."""
     metric, means, has_gains = one.metrics[dataset], one.means[dataset], dataset in one.gains
     made, rows = _row_of_gain if has_gains else _row_of_value, []
     for label in _order(means, one.higher(dataset)):
@@ -482,7 +481,6 @@ def _finding_of_gains(one: Numbers, dataset: str, where: str) -> str:
 
 
 def _axis(values: Iterable[float]) -> list[Any]:
-    """The ends of an axis over all values, and its ticks."""
     known = [v for v in values if math.isfinite(v)] or [0.0, 1.0]
     low, high = min(known), max(known)
     room = 0.04 * ((high - low) or abs(high) or 1.0)

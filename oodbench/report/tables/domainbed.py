@@ -98,7 +98,6 @@ def _shared_seeds(runs: pd.DataFrame) -> list[str]:
 
 
 def _unlike_tests(runs: pd.DataFrame) -> list[str]:
-    """Say on which datasets rows are averaged over different test environments."""
     notes = []
     for dataset, group in runs[runs["test_environments"].map(len) == 1].groupby("dataset_label"):
         by_row = group.groupby("label", sort=False)["test_environments"]
@@ -136,7 +135,6 @@ def _mean_and_error(values: "pd.Series[float]") -> tuple[float, float]:
 
 
 def _table(title: str, values: Any, labels: Sequence[str], columns: Sequence[str]) -> Block:
-    """A table of values that are grouped by label and column."""
     by_place = {place: _mean_and_error(of_place) for place, of_place in values}
     rows: list[list[str]] = []
     for label in labels:
