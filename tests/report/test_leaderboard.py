@@ -9,13 +9,24 @@ from oodbench.errors import UserError
 from oodbench.report.cells import CEILING, scores
 from oodbench.report.comparison import comparison
 from oodbench.report.tables import FORMATS
-from oodbench.report.tables.leaderboard import blocks, sheet
+from oodbench.report.tables.leaderboard import Leaderboard, blocks, sheet
 from oodbench.results.read import read_results
 from tests.helpers.results.made import Curve, Made, flat, leaderboard, texts
 
 
+def board_of(made: Made, rule: str | None = None) -> Leaderboard:
+    return leaderboard(read_results(made.results), rule)
+
+
 def remarks(made: Made) -> tuple[str, ...]:
-    return texts(leaderboard(read_results(made.results)).remarks)
+    return texts(board_of(made).remarks)
+
+
+def add(made: Made, dataset: str, levels: dict[str, float], trials: int = 3, **about: Any) -> None:
+    """Trials of each label with the test environment `b`, which rise by 0.01."""
+    for label, level in levels.items():
+        for trial in range(trials):
+            made.add(dataset, label, ("b",), trial, flat(level + trial / 100), **about)
 
 
 def shortcut(rise: float) -> Curve:
@@ -23,11 +34,6 @@ def shortcut(rise: float) -> Curve:
     return lambda environment, split, step: (
         0.5 + rise * step / 100 * (1 if environment == "a" else -1)
     )
-
-
-def easier_a(level: float) -> Curve:
-    """Does not move, and is a tenth higher in `a`."""
-    return lambda environment, split, step: level + (0.1 if environment == "a" else 0)
 
 
 def with_validation(path: Path, rises: dict[str, float]) -> Made:
@@ -41,22 +47,22 @@ def with_validation(path: Path, rises: dict[str, float]) -> Made:
 
 def test_validation_environments_choose_unless_the_sweep_says_otherwise(tmp_path: Path) -> None:
     made = with_validation(tmp_path, {"ERM": 1.0})
-    assert set(leaderboard(read_results(made.results)).frame["rule"]) == {"val_env"}
+    assert board_of(made).rule == "val_env"
     settings = made.results.plan()["settings"] | {"selection": "train_val"}
     made.results.write_plan("made", settings, [*made.runs.values()])
-    assert set(leaderboard(read_results(made.results)).frame["rule"]) == {"train_val"}
+    assert set(board_of(made).frame["rule"]) == {"train_val"}
 
 
 def test_a_finding_says_where_two_rules_differ_beyond_both_errors(tmp_path: Path) -> None:
-    frames = read_results(with_validation(tmp_path, {"ERM": 1.0, "IRM": 0.5}).results)
-    (finding,) = texts(leaderboard(frames).findings)
+    made = with_validation(tmp_path, {"ERM": 1.0, "IRM": 0.5})
+    (finding,) = texts(board_of(made).findings)
     assert finding == (
         "The selection rule matters: ERM on D has 39.9 ± 0.1 by val_env and 19.7 ± 0.2 by train_val, "
         "a difference beyond both errors, and 1 more cell differs so."
     )
-    (turned,) = texts(leaderboard(frames, "train_val").findings)
+    (turned,) = texts(board_of(made, "train_val").findings)
     assert "19.7 ± 0.2 by train_val and 39.9 ± 0.1 by val_env" in turned
-    assert texts(leaderboard(frames, "oracle").findings) == ()
+    assert texts(board_of(made, "oracle").findings) == ()
 
 
 def answered(value: float) -> dict[str, dict[str, dict[str, float]]]:
@@ -74,23 +80,15 @@ def with_references(
     made = Made(path)
     for label, value in values.items():
         for trial in range(3):
-            made.add(
-                "D",
-                label,
-                ("b",),
-                trial,
-                flat(value + trial / 100),
-                constant=answered(constant + trial / 1000),
-                ceiling=label in ceilings,
-            )
+            known = answered(constant + trial / 1000)
+            curve, is_ceiling = flat(value + trial / 100), label in ceilings
+            made.add("D", label, ("b",), trial, curve, constant=known, ceiling=is_ceiling)
     return made
 
 
 def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
-    frames = read_results(
-        with_references(tmp_path, {"clean": 0.9, "ERM": 0.7, "IRM": 0.65}).results
-    )
-    board = leaderboard(frames)
+    board = board_of(with_references(tmp_path, {"clean": 0.9, "ERM": 0.7, "IRM": 0.65}))
+    frames = board.chosen.tables
     assert dict(zip(board.frame["label"], board.frame["kind"], strict=True)) == {
         "ERM": "method", "IRM": "method", "clean": "ceiling", "constant": "constant",
     }  # fmt: skip
@@ -98,9 +96,8 @@ def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
     assert [row[0] for row in block.rows] == ["ERM", "IRM", "clean", "constant"]
     assert block.rows[3] == ["constant", "60.1 ± 0.1", "3"]
     assert (block.ranked, block.grey, block.best) == (2, 2, {(0, 1)})
-    assert set(scores(leaderboard(frames).cells)["label"]) == {"ERM", "IRM"}
-    compared = comparison(frames, "ERM")
-    assert set(compared.frame["label"]) == {"IRM"}
+    assert set(scores(board.cells)["label"]) == {"ERM", "IRM"}
+    assert set(comparison(frames, "ERM").frame["label"]) == {"IRM"}
     with pytest.raises(UserError, match="unknown baseline 'constant'"):
         comparison(frames, "constant")
     for format_, mark in (("markdown", "*constant*"), ("latex", r"\textcolor{gray}{constant}")):
@@ -109,14 +106,10 @@ def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
 
 def test_methods_that_see_test_inputs_are_ranked_apart(tmp_path: Path) -> None:
     made = Made(tmp_path)
-    for label, value in {"MTL": 0.9, "ERM": 0.7, "ARM": 0.95, "IRM": 0.8}.items():
-        for trial in range(3):
-            curve = flat(value + trial / 100)
-            made.add("D", label, ("b",), trial, curve, transductive=label in ("MTL", "ARM"))
-            if label in ("MTL", "ARM"):
-                made.add("E", label, ("b",), trial, curve, transductive=True)
-    frames = read_results(made.results)
-    board = leaderboard(frames)
+    add(made, "D", {"ERM": 0.7, "IRM": 0.8})
+    for dataset in "DE":
+        add(made, dataset, {"MTL": 0.9, "ARM": 0.95}, transductive=True)
+    board = board_of(made)
     first, apart, alone, *_ = blocks(board)
     assert [row[0] for row in first.rows] == ["IRM", "ERM"] and first.best == {(0, 1)}
     assert apart.title == "D: accuracy (%), of transductive methods"
@@ -124,36 +117,27 @@ def test_methods_that_see_test_inputs_are_ranked_apart(tmp_path: Path) -> None:
     assert (apart.ranked, apart.grey, apart.best) == (2, 0, {(0, 1)})
     # without others they are what is ranked
     assert alone.title == "E: accuracy (%)" and [row[0] for row in alone.rows] == ["ARM", "MTL"]
-    assert set(scores(leaderboard(frames).cells).query("dataset == 'D'")["label"]) == {
-        "ERM",
-        "IRM",
-    }
+    assert set(scores(board.cells).query("dataset == 'D'")["label"]) == {"ERM", "IRM"}
     text = FORMATS["latex"](replace(sheet(board), paper=None))
-    assert (
-        r"\label{tab:d-accuracy-of-transductive-methods}" in text and "depend on the other" in text
-    )
+    label = r"\label{tab:d-accuracy-of-transductive-methods}"
+    assert label in text and "depend on the other" in text
 
 
 def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
     made = Made(tmp_path)
-    own: Any = {"options": {"as_test": "b"}, "reference": True, "ceiling": True}
-    for label, value in {"Forest": 0.9, "ERM": 0.7, "IRM": 0.8}.items():
-        for trial in range(3):
-            curve = flat(value + trial / 100)
-            made.add("D", label, ("b",), trial, curve, reference=label == "Forest")
-            if label == "Forest":
-                made.add("E", label, ("b",), trial, curve, reference=True)
-                made.add("D", "top", ("b",), trial, curve, **own)
-    frames = read_results(made.results)
-    assert set(scores(leaderboard(frames).cells, CEILING)["label"]) == {"top"}
-    first, alone, *_ = blocks(leaderboard(frames))
+    add(made, "D", {"ERM": 0.7, "IRM": 0.8})
+    for dataset in "DE":
+        add(made, dataset, {"Forest": 0.9}, reference=True)
+    add(made, "D", {"top": 0.9}, options={"as_test": "b"}, reference=True, ceiling=True)
+    board = board_of(made)
+    assert set(scores(board.cells, CEILING)["label"]) == {"top"}
+    first, alone, *_ = blocks(board)
     assert [row[0] for row in first.rows] == ["IRM", "ERM", "Forest", "top"]
     assert (first.ranked, first.grey, first.best) == (2, 2, {(0, 1)})
     # without methods they are what is ranked
     assert [row[0] for row in alone.rows] == ["Forest"] and alone.ranked == 1
-    shown = scores(leaderboard(frames).cells)
-    assert set(shown["label"][shown["dataset"] == "D"]) == {"ERM", "IRM"}
-    compared = comparison(frames, "ERM").frame
+    assert set(scores(board.cells).query("dataset == 'D'")["label"]) == {"ERM", "IRM"}
+    compared = comparison(board.chosen.tables, "ERM").frame
     assert set(compared.loc[compared["dataset"] == "D", "label"]) == {"IRM"}
 
 
@@ -168,8 +152,7 @@ def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
 def test_a_finding_says_that_no_row_differs_from_the_constant_answer(
     tmp_path: Path, values: dict[str, float], sentence: str
 ) -> None:
-    frames = read_results(with_references(tmp_path, {"clean": 0.9, **values}).results)
-    found = texts(leaderboard(frames).findings)
+    found = texts(board_of(with_references(tmp_path, {"clean": 0.9, **values})).findings)
     assert [text.partition(" (")[0] for text in found] == [sentence] * bool(sentence)
 
 
@@ -179,25 +162,21 @@ def test_nothing_is_bold_that_is_not_better_than_the_constant_answer(
 ) -> None:
     values = {"IRM": best, "ERM": best - 0.001, "VREx": best - 0.002}
     made = with_references(tmp_path, values, ceilings=())
-    for trial in range(3):
-        for i, label in enumerate(values):
-            curve = flat(values[label] + trial / 100 - i)
-            made.add("E", label, ("b",), trial, curve, metric="mse", constant={})
-    board = leaderboard(read_results(made.results))
-    block, other, over = blocks(board)
+    lower = {label: value - i for i, (label, value) in enumerate(values.items())}
+    add(made, "E", lower, metric="mse", constant={})
+    block, other, over = blocks(board_of(made))
     assert block.best == bold and bool(block.second | block.near) == bool(bold)
     assert other.best == {(0, 1)}  # without a constant answer
     assert {place for place in over.best if place[1] == 1} == bold
     alone = with_references(tmp_path / "alone", values, ceilings=())
-    text = FORMATS["latex"](sheet(leaderboard(read_results(alone.results))))
-    assert (r"\textbf" in text) == bool(bold)
+    assert (r"\textbf" in FORMATS["latex"](sheet(board_of(alone)))) == bool(bold)
 
 
 def test_two_trials_cannot_tell_a_row_from_the_constant_answer(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial, value in enumerate((0.9, 0.7)):
         made.add("D", "ERM", ("b",), trial, flat(value), constant=answered(0.6))
-    (found,) = texts(leaderboard(read_results(made.results)).findings)
+    (found,) = texts(board_of(made).findings)
     assert found.startswith("Two trials are too few to tell rows of D from the constant answer (")
 
 
@@ -205,11 +184,11 @@ def test_two_trials_give_no_error(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in range(2):
         made.add("D", "ERM", ("b",), trial, flat(0.5 + trial / 10))
-    shown = sheet(leaderboard(read_results(made.results)))
+    shown = sheet(board_of(made))
     assert shown.blocks[0].rows == [["ERM", "55.0", "2"]]
     assert "trials: 2, too few for an error, hparam draws: 1." in texts(shown.notes)[1]
     made.add("D", "ERM", ("b",), 2, flat(0.7))
-    shown = sheet(leaderboard(read_results(made.results)))
+    shown = sheet(board_of(made))
     assert shown.blocks[0].rows == [["ERM", "60.0 ± 5.8", "3"]]
 
 
@@ -220,8 +199,8 @@ def test_rows_that_are_equal_on_every_run_are_told(tmp_path: Path) -> None:
         for label, level in levels.items():
             for trial in range(3):
                 off = 0.01 * (label == "VREx" and dataset == "E" and trial == 2)
-                made.add(dataset, label, ("b",), trial, easier_a(level + trial / 20 + off))
-    assert texts(leaderboard(read_results(made.results)).findings) == (
+                made.add(dataset, label, ("b",), trial, flat(level + trial / 20 + off))
+    assert texts(board_of(made).findings) == (
         "IRM: equal to ERM on every run.",
         "CORAL: equal to SD on every run.",
     )
@@ -230,7 +209,7 @@ def test_rows_that_are_equal_on_every_run_are_told(tmp_path: Path) -> None:
 def test_a_constant_answer_that_a_trial_lacks_is_incomplete(tmp_path: Path) -> None:
     made = with_references(tmp_path, {"ERM": 0.7})
     made.add("D", "ERM", ("b",), 3, shortcut(0.0), state="planned")
-    (block,) = blocks(leaderboard(read_results(made.results)))
+    (block,) = blocks(board_of(made))
     assert [row[-1] for row in block.rows] == ["3/4", "3/4"] and block.grey == 1
 
 
@@ -255,7 +234,7 @@ def test_broken_runs_are_counted_nowhere_and_named_with_what_is_wrong(tmp_path: 
         run = made.results.run(made.add("D", "ERM", ("b",), trial, flat(0.5)))
         if trial:
             (run.path / "metrics.jsonl").unlink()
-    frame, (counts, broken, *_) = leaderboard(read_results(made.results)).frame, remarks(made)
+    frame, (counts, broken, *_) = board_of(made).frame, remarks(made)
     assert set(frame["n"]) == {1} and set(frame["planned"]) == {5}
     assert counts.startswith("Runs: 1 done, 0 diverged, 0 failed, 4 broken, 0 missing")
     assert broken.startswith("Broken, counted nowhere: ERM on D (test b, trial 1, draw 0), as ")
