@@ -251,15 +251,6 @@ def test_a_board_of_the_package_goes_by_its_name(
         invoke(command, f"./{board.name}")
 
 
-def test_a_board_as_csv_says_where_rows_are_from(board: Path, mine: Path) -> None:
-    lines = invoke("table", board, mine, "--format", "csv").splitlines()
-    found = pd.read_csv(io.StringIO("\n".join(lines)))
-    assert set(zip(found["label"], found["from"], strict=True)) >= {
-        ("ERM", "board"),
-        ("VREx", "here"),
-    }
-
-
 @pytest.mark.nightly
 def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Path) -> None:
     arguments = (board, mine, "--dataset", "digits", "--metric", "loss", "--format", "csv")

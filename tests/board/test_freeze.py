@@ -12,9 +12,7 @@ from oodbench.board.freeze import data_digests, freeze, frozen_rules
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import predictions_of_runs
-from oodbench.results.read import read_board, read_results
-from oodbench.results.tables import records_at
-from oodbench.selection.judge import choose
+from oodbench.results.read import read_board
 from tests.helpers.results.boards import (
     PROTOCOL,
     SEM,
@@ -49,32 +47,6 @@ def test_a_board_is_its_sweep_and_two_tables(board: Path, half: Path) -> None:
         True
     }
     assert all(made["data"].keys() >= {"5"} for made in runs.loc[:15, "provenance"])
-
-
-@pytest.mark.parametrize("rule", ["train_val", "val_env", "oracle"])
-def test_what_a_table_shows_of_a_directory_is_frozen_by_every_rule(
-    board: Path, half: Path, rule: str
-) -> None:
-    """The same runs and steps, with the same scores and the same values of the test environments."""
-    shown, frozen = read_results(Directory(half)), read_board(board)
-    ours, theirs = (
-        choose(tables, rule).sort_values("id", ignore_index=True) for tables in (frozen, shown)
-    )
-    names = ["id", "step", "score"]
-    assert len(ours) and ours[names].equals(theirs[names])
-    place = ["id", "environment", "metric", "value", "count"]
-    values = records_at(shown, theirs[["id", "step"]]).merge(
-        shown.runs[["id", "test_environments"]]
-    )
-    places = zip(values["environment"], values["test_environments"], strict=True)
-    is_test = pd.Series([name in tests for name, tests in places], values.index)
-    kept = values["metric"].isin(("accuracy", "mse", "worst_group_accuracy"))
-    shown_values = values[is_test & kept & values["split"].eq("in") | values["environment"].isna()]
-    frozen_values = records_at(frozen, ours[["id", "step"]])
-    both = [
-        t[place].sort_values(place[:3], ignore_index=True) for t in (shown_values, frozen_values)
-    ]
-    assert len(both[0]) >= len(ours) and both[0].equals(both[1])
 
 
 def test_a_score_is_a_record_of_its_rule(board: Path) -> None:

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.report.cells import scores
 from oodbench.report.comparison import OVERALL, comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
 from oodbench.report.tables.leaderboard import sheet
 from oodbench.results.read import joined
-from tests.helpers.results.made import CODE, OneStep, leaderboard, report, spec, texts
+from tests.helpers.results.made import CODE, OneStep, report, spec, texts
 
 
 @pytest.fixture
@@ -103,16 +102,6 @@ def mine(tmp_path: Path) -> OneStep:
 @pytest.fixture
 def theirs(tmp_path: Path) -> OneStep:
     return OneStep(tmp_path / "theirs")
-
-
-def test_directories_become_one(mine: OneStep, theirs: OneStep) -> None:
-    filled(mine, {"ERM": 0.5, "IRM": 0.6})
-    filled(theirs, {"ERM": 0.5, "DANN": 0.4})  # the same runs of ERM
-    frames = joined([mine.results.path, theirs.results.path])
-    assert sorted(frames.runs["label"].unique()) == ["DANN", "ERM", "IRM"]
-    assert len(frames.runs) == 3 * 12 and frames.records["id"].nunique() == 36
-    table = scores(leaderboard(frames).cells)
-    assert len(table) == 36 and table["environment"].unique().tolist() == ["t", "u"]
 
 
 def test_other_runs_of_a_label_get_the_name_of_their_directory(

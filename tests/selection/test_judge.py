@@ -20,7 +20,7 @@ from oodbench.results.tables import Tables
 from oodbench.selection import Rule, TrainVal, records_on, rule_names, selection_rules, usual
 from oodbench.selection.judge import choose, judge, judge_by_all, unchosen_predictions
 from tests.helpers.algorithms.plugins import rules_of_the_guide
-from tests.helpers.results.made import Made, flat, texts, write_run
+from tests.helpers.results.made import Made, flat, spec, texts, write_run
 
 ENVIRONMENTS = ("A", "B", "T")
 Values = dict[tuple[str, str], float]
@@ -37,29 +37,15 @@ class Trained:
     trial: int = 0
     label: str = "ERM"
     dataset: str = "D"
-    options: dict[str, Any] = field(default_factory=dict)
     metric: str = "accuracy"
     state: str = "done"
     holdout: float = 0.2
 
     @property
     def spec(self) -> RunSpec:
-        return RunSpec(
-            dataset=self.dataset,
-            options=self.options,
-            algorithm=self.label,
-            hparams={"lr": self.draw},
-            label=self.label,
-            network="mlp",
-            network_hparams={},
-            test_environments=self.test,
-            validation_environments=self.validation,
-            draw=self.draw,
-            trial=self.trial,
-            steps=10,
-            evaluate_every=10,
-            holdout=self.holdout,
-        )
+        about = {"validation_environments": self.validation, "holdout": self.holdout}
+        place = {"draw": self.draw, "trial": self.trial}
+        return spec(self.dataset, self.label, self.test, **place, **about)
 
 
 def load(path: Path, runs: list[Trained]) -> Tables:

@@ -173,7 +173,7 @@ def test_a_narrow_page_never_scrolls_sideways_and_has_its_numbers(
     phone.page.context.close()
 
 
-@pytest.mark.parametrize("state", ["done", "planned"])
+@pytest.mark.parametrize("state", ["done", "planned", "failed"])
 def test_one_run_in_any_state_has_a_page(browser: Any, tmp_path: Path, state: str) -> None:
     sweep = Made(tmp_path)
     sweep.add("D", "ERM", ("a",), 0, lambda e, s, t: float("nan"), state=state, error="why")
