@@ -4,9 +4,8 @@ docs/guide/results_format.md has a report of one's own in a few lines.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,7 +30,7 @@ METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", 
 """The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose
 predictions depend on other test inputs, have a table of their own; ceilings, which a sweep marks, and
 references, which are not methods of the field, have no rank."""
-APART = (TRANSDUCTIVE, REFERENCE, CEILING)
+APART = [TRANSDUCTIVE, REFERENCE, CEILING]
 """The kinds that a column of that name marks among runs; of two that mark a row the later one counts."""
 SHARED = ["dataset_label", "test_environments", "trial"]
 """The columns that the cells of several rows share."""
@@ -180,21 +179,13 @@ def recorded_metrics(tables: Tables) -> dict[str, set[str]]:
 def _grid(chosen: Chosen) -> pd.DataFrame:
     """Every cell that a table has a place for: CELL, `complete`, `kind`."""
     shown = chosen.places
+    rows = shown.groupby(ROW, sort=False)[[*APART]].any().reset_index()
+    last_first = APART[::-1]
+    rows["kind"] = np.select([rows[kind] for kind in last_first], last_first, METHOD)
     tests = shown[SHARED].drop_duplicates()
-    rows = shown[ROW].drop_duplicates()
-    rows["kind"] = kinds(shown, rows.itertuples(index=False, name=None))
-    grid = rows.merge(tests, on="dataset_label")
+    grid = rows[[*ROW, "kind"]].merge(tests, on="dataset_label")
     table = grid.merge(chosen.chosen[[*CELL, "id"]], on=CELL, how="left")
     return table.assign(complete=table.pop("id").notna())
-
-
-def kinds(runs: pd.DataFrame, rows: Iterable[tuple[str, str]]) -> list[str]:
-    """The kind of each row of a table, given by its dataset and label."""
-    marked_kinds: dict[Any, str] = {}
-    for kind in APART:
-        marked = runs.loc[runs[kind], ROW].drop_duplicates()
-        marked_kinds |= dict.fromkeys(marked.itertuples(index=False, name=None), kind)
-    return [marked_kinds.get(row, METHOD) for row in rows]
 
 
 def _on_tests(
@@ -309,34 +300,31 @@ def with_prediction_metrics(
     changes nothing; an environment whose task the metric does not take has no value. Raises UserError
     where no predictions are kept, and for a rule that chooses nothing.
     """
-    for metric in dict.fromkeys(metrics):
-        computed = of_predictions(metric) if metric is not None else None
-        if metric is None or computed is None:
-            continue
-        made = _computed(tables, rule, metric, computed)
-        tables = replace(tables, records=with_records(tables.records, made))
+    for metric in dict.fromkeys(filter(None, metrics)):
+        if computed := of_predictions(metric):
+            made = _computed(tables, rule, metric, computed)
+            tables = replace(tables, records=with_records(tables.records, made))
     return tables
 
 
+@np.errstate(all="ignore")  # a metric may divide by 0 where it is undefined
 def _computed(
     tables: Tables, rule: str | None, metric: str, computed: PredictionMetric
-) -> Iterator[tuple[object, ...]]:
+) -> list[tuple[object, ...]]:
     recorded = tables.records.loc[tables.records["metric"] == metric, "id"].unique()
     if len(recorded) == tables.records["id"].nunique():
-        return
+        return []
     chosen = judge(tables, rule).tied
     chosen = chosen[~chosen["id"].isin(recorded)]
-    read = predictions_of_runs(tables.runs)
-    for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
-        for environment, p in read(str(run_id), int(step)).items():
+    read, found = predictions_of_runs(tables.runs), list[tuple[object, ...]]()
+    for run_id, step in zip(chosen["id"].map(str), chosen["step"].map(int), strict=True):
+        for environment, p in read(run_id, step).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
-                if mask.any() and p.kind in computed.kinds:
-                    part = replace(
-                        p, logits=p.logits[mask], targets=p.targets[mask], out=p.out[mask]
-                    )
-                    with np.errstate(
-                        all="ignore"
-                    ):  # a metric may divide by 0 where it is undefined
-                        value = computed.of_predictions(part)
-                    value = value if math.isfinite(value) else math.nan
-                    yield str(run_id), int(step), environment, split, metric, value, int(mask.sum())
+                if not mask.any() or p.kind not in computed.kinds:
+                    continue
+                logits, targets = p.logits[mask], p.targets[mask]
+                part = replace(p, logits=logits, targets=targets, out=p.out[mask])
+                value = computed.of_predictions(part)
+                value = value if math.isfinite(value) else math.nan
+                found.append((run_id, step, environment, split, metric, value, len(targets)))
+    return found
