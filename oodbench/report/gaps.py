@@ -26,7 +26,9 @@ from oodbench.report.statistics import (
     LEVEL,
     RESAMPLES,
     Numbers,
+    by_trial,
     mean_and_error,
+    over_trials,
 )
 from oodbench.results.boards import halves
 from oodbench.results.run_spec import CONSTANT
@@ -44,23 +46,10 @@ CLEAR = 2.0
 """A head-room is clear if it is larger than this number of its standard errors."""
 
 
-def by_trial(scores: pd.DataFrame) -> pd.DataFrame:
-    """The means over test environments of `scores`, as `oodbench.report.statistics` describes them.
-
-    NaN where a label lacks one of the test environments that another has in that trial.
-    """
-    sign = np.where(scores["higher"].astype(bool), 1.0, -1.0)
-    signed = scores.assign(value=(sign * scores["value"]).fillna(-math.inf))
-    cells = signed.groupby(["dataset", "trial", "label"], sort=False)["value"]
-    means, counts = (of_cells.unstack("label") for of_cells in (cells.mean(), cells.size()))
-    whole = counts.eq(counts.max(axis=1), axis=0)
-    return pd.DataFrame(means.where(whole))[list(scores["label"].unique())]
-
-
 def best_ceiling(ceilings: pd.DataFrame) -> "pd.Series[float]":
     """The values of the ceiling with the best mean on each dataset, or of the first if all lack a trial."""
     chosen: list[pd.Series[float]] = []
-    for dataset, means in _means(ceilings).iterrows():
+    for dataset, means in over_trials(ceilings).iterrows():
         table = ceilings.loc[[dataset]]
         whole = means.dropna()
         chosen.append(table[whole.idxmax()] if len(whole) else table.bfill(axis=1).iloc[:, 0])
@@ -86,17 +75,8 @@ def shares(trials: pd.DataFrame, rooms: pd.DataFrame) -> pd.DataFrame:
     To 12 digits, so that what is equal but for round-off is equal. NaN where a label lacks a trial.
     """
     clear = rooms[rooms["clear"]]
-    means = _means(trials).reindex(clear.index)
+    means = over_trials(trials).reindex(clear.index)
     return means.sub(means[BASELINE], axis=0).div(clear["mean"], axis=0).round(12)
-
-
-def _means(trials: pd.DataFrame) -> pd.DataFrame:
-    """The mean of each label on each dataset, with the bits of the mean of its values alone."""
-    groups = trials.groupby("dataset", sort=False)
-    columns = {dataset: np.ascontiguousarray(table.to_numpy(float).T) for dataset, table in groups}
-    means = {dataset: of_labels.mean(axis=1) for dataset, of_labels in columns.items()}
-    table = pd.DataFrame.from_dict(means, orient="index", columns=trials.columns)
-    return table.rename_axis("dataset")
 
 
 def bounded_mean(shares: pd.DataFrame, floor: float = FLOOR) -> "pd.Series[float]":
@@ -308,9 +288,9 @@ def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
         return {}
     every = [gaps.shares.index for gaps in by_rule.values()]
     datasets = [d for d in oracle.shares.index if all(d in index for index in every)]
-    best, rooms = _means(oracle.trials), oracle.rooms.loc[datasets, "mean"]
+    best, rooms = over_trials(oracle.trials), oracle.rooms.loc[datasets, "mean"]
     return {
-        rule: (best - _means(gaps.trials)).loc[datasets].div(rooms, axis=0).clip(-1, 1).T
+        rule: (best - over_trials(gaps.trials)).loc[datasets].div(rooms, axis=0).clip(-1, 1).T
         for rule, gaps in by_rule.items()
         if not sees_test(rule)
     }

@@ -11,7 +11,6 @@ is best.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +51,7 @@ def estimate(values: npt.ArrayLike) -> Estimate:
     """The mean of (n,) independent values and its interval by Student's t with n - 1 degrees."""
     n = len(np.asarray(values))
     mean, stderr = mean_and_error(values, LEAST)
-    half = stderr * _half_width(n)
+    half = stderr * float(half_width(n))
     return Estimate(mean, stderr, mean - half, mean + half, n)
 
 
@@ -69,11 +68,6 @@ def half_width(n: npt.ArrayLike) -> Numbers:
     count = np.asarray(n, dtype=float)
     quantile = scipy.special.stdtrit(np.maximum(count - 1, 1), (1 + LEVEL) / 2)
     return np.where(count >= LEAST, quantile, np.nan)
-
-
-@cache
-def _half_width(n: int) -> float:
-    return float(half_width(n))
 
 
 @dataclass(frozen=True)
@@ -193,30 +187,37 @@ def detectable_difference(spread: float, n: int) -> float:
     return spread * float(shift) / math.sqrt(n)
 
 
-def block_table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Blocks by labels: mean over environments of the mean over trials, larger is better.
+def by_trial(scores: pd.DataFrame, block: str = "dataset") -> pd.DataFrame:
+    """The means of `scores` of each block and trial (index) and label (column), larger is better.
 
-    A block is a dataset, or a test environment of a single dataset. The table has only the
-    labels with a value in every block, environment and trial that any label has; NaN (a diverged
-    run) becomes the worst of its block.
+    -inf for a diverged run; NaN where a label lacks a value that another has in that trial.
+    """
+    sign = np.where(scores["higher"].astype(bool), 1.0, -1.0)
+    signed = scores.assign(value=(sign * scores["value"]).fillna(-math.inf))
+    cells = signed.groupby([block, "trial", "label"], sort=False)["value"]
+    means, counts = (of_cells.unstack("label") for of_cells in (cells.mean(), cells.size()))
+    whole = counts.eq(counts.max(axis=1), axis=0)
+    return pd.DataFrame(means.where(whole))[list(scores["label"].unique())]
+
+
+def over_trials(trials: pd.DataFrame) -> pd.DataFrame:
+    """The mean over trials of each label in each block, with the bits of the mean of its values alone."""
+    block = str(trials.index.names[0])
+    tables = trials.groupby(block, sort=False)
+    columns = {name: np.ascontiguousarray(table.to_numpy(float).T) for name, table in tables}
+    means = {name: of_labels.mean(axis=1) for name, of_labels in columns.items()}
+    table = pd.DataFrame.from_dict(means, orient="index", columns=trials.columns)
+    return table.rename_axis(block)
+
+
+def block_table(scores: pd.DataFrame) -> pd.DataFrame:
+    """Blocks by labels: means over environments and trials, larger is better.
+
+    A block is a dataset, or a test environment of a single dataset. The table has only the labels with a
+    value in every block, environment and trial that any label has.
     """
     block = "dataset" if scores["dataset"].nunique() > 1 else "environment"
-    sizes = scores.groupby("label", sort=False).size()
-    whole = len(scores[["dataset", "environment", "trial"]].drop_duplicates())
-    full = scores[scores["label"].isin(sizes.index[sizes == whole])]
-    full = full.assign(value=np.where(full["higher"].astype(bool), 1.0, -1.0) * full["value"])
-    key = ["label", "dataset", "environment"]
-    cells = _means_by(_means_by(full, key), ["label", block])
-    table = cells.pivot(index=block, columns="label", values="value")
-    return table.loc[cells[block].unique(), cells["label"].unique()].fillna(-math.inf)
-
-
-def _means_by(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    code = table.groupby(key, sort=False).ngroup().to_numpy()
-    rows = table.drop_duplicates(key)
-    return rows.assign(
-        value=each_mean_and_error(table["value"].to_numpy(float), code, len(rows))[0]
-    )
+    return over_trials(by_trial(scores, block)).dropna(axis=1)
 
 
 def rounded(mean: float) -> float:
