@@ -197,11 +197,7 @@ def store_plan(
         "protocol": sweep.protocol,
         "data_dir": str(data_dir.absolute()) if data_dir else None,
         "plugins": list(options.plugins),
-        "keep_predictions": options.keep_predictions,
-        "keep_weights": list(options.keep_weights),
-        "run_timeout": options.run_timeout,
         "launcher": options.launcher,
-        "resources": dict(options.resources),
     }
     results.write_plan(sweep.name, launched, plan.rows, replacing=replacing)
     results.keep_findings(plan.findings)

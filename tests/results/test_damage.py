@@ -56,30 +56,25 @@ FILES = {
 """What is damaged, by its pattern."""
 
 
-def other_type(text: bytes) -> bytes:
-    """Every value is a list of a text; what is not JSON is a number."""
-    try:
-        lines = [json.loads(line) for line in text.splitlines()]
-    except ValueError:
-        return b"7"
-    return b"\n".join(json.dumps({key: ["x"] for key in line}).encode() for line in lines) + b"\n"
+def each_line(change: Callable[[dict[str, object]], object]) -> Callable[[bytes], bytes]:
+    """Change each line of JSON; what is no JSON is a number."""
 
+    def damage(text: bytes) -> bytes:
+        try:
+            lines = [json.loads(line) for line in text.splitlines()]
+        except ValueError:
+            return b"7"
+        return b"".join(json.dumps(change(line)).encode() + b"\n" for line in lines)
 
-def missing_key(text: bytes) -> bytes:
-    """Without the last key of each line."""
-    try:
-        lines = [json.loads(line) for line in text.splitlines()]
-    except ValueError:
-        return text[1:]
-    return b"\n".join(json.dumps(dict([*line.items()][:-1])).encode() for line in lines) + b"\n"
+    return damage
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes] | Callable[[Path], object]] = {
     "cut": lambda text: text[: len(text) // 2],
     "emptied": lambda text: b"",
     "NULs": lambda text: text[: len(text) // 2] + bytes(len(text) // 2),
-    "other type": other_type,
-    "missing key": missing_key,
+    "other type": each_line(lambda line: {key: ["x"] for key in line}),
+    "missing key": each_line(lambda line: dict([*line.items()][:-1])),
     "doubled": lambda text: text + text,
     "bad bytes": lambda text: b"\xff\xfe" + text[::-1],
     "nested": lambda text: b"[" * 100_000,

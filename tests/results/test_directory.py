@@ -116,10 +116,6 @@ def signed(run: RunDirectory) -> None:
 
 BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
     "no run.json": (without("run.json"), r"run\.json is missing"),
-    "a run.json that is not JSON": (
-        lambda run: (run.path / "run.json").write_text("{"),
-        r"run\.json is damaged: Invalid JSON",
-    ),
     "a run.json of a later schema": (
         keys("run.json", schema=3),
         r"run\.json has schema 3, not 2: another version wrote it",
@@ -127,10 +123,6 @@ BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
     "a number for classes": (
         keys("run.json", context={**CONTEXT, "classes": 5}),
         r"run\.json is damaged: context\.classes: Input should be a valid",
-    ),
-    "a list for a metric": (
-        keys("run.json", context={**CONTEXT, "metric": ["mse"]}),
-        r"run\.json is damaged: context\.metric: Input should be a valid string",
     ),
     "a text for digests": (
         keys("run.json", provenance={"digests": "x"}),
@@ -146,14 +138,10 @@ BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
     ),
     "a done.json that is cut": (
         lambda run: (run.path / "done.json").write_text('{"status": "do'),
-        r"done\.json is damaged",
+        r"done\.json is damaged: Invalid JSON",
     ),
-    "a state that is not an end": (
-        keys("done.json", status="running"),
-        r"done\.json is damaged: status",
-    ),
+    "a state that is no end": (keys("done.json", status="lost"), r"done\.json is damaged: status"),
     "no records": (without("metrics.jsonl"), r"metrics\.jsonl is not what the run ended with"),
-    "a record too few": (lines(lambda found: found[:-1]), r"metrics\.jsonl is not what the run"),
     "records of other bytes": (
         lines(lambda found: [found[0].replace(b":", b": "), *found[1:]]),
         r"metrics\.jsonl is not what the run ended with",

@@ -14,27 +14,23 @@ from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
-from tests.helpers.results.sweeps import TINY, tiny, tiny_file
+from tests.helpers.results.sweeps import TINY, specs, tiny_file
 
 DRAWS = {"datasets": [{"name": "Spirals", "num_examples": 160}], "hparam_draws": 4, "trials": 2}
 
 
-def specs(**changes: Any) -> list[Any]:
-    return list(tiny(**changes).runs.values())
-
-
 def by_row(**keys: object) -> dict[tuple[str, int, int], RunSpec]:
-    runs = tiny(**DRAWS | keys).runs.values()
-    return {(s.label, s.draw, s.trial): s for s in runs}
+    return {(s.label, s.draw, s.trial): s for s in specs(**DRAWS | keys)}
 
 
 def test_methods_share_the_quantiles_of_what_all_have() -> None:
     runs = by_row(algorithms=["ERM", "VREx", "ANDMask", "IRM"])
     for k in range(1, 4):
-        specs = [runs[label, k, 0] for label in ("ERM", "VREx", "ANDMask")]
-        assert len({s.hparams["lr"] for s in specs}) == 1
-        assert len({s.hparams["weight_decay"] for s in specs}) == 1
-        assert len({str(s.network_hparams) for s in specs}) == 1
+        of_draw = [runs[label, k, 0] for label in ("ERM", "VREx", "ANDMask")]
+        shared = {
+            (s.hparams["lr"], s.hparams["weight_decay"], str(s.network_hparams)) for s in of_draw
+        }
+        assert len(shared) == 1
     assert len({runs["ERM", k, 0].hparams["lr"] for k in range(4)}) > 1
     weights = (runs[label, 1, 0].hparams["penalty_weight"] for label in ("IRM", "VREx"))
     assert len(set(weights)) == 2  # hyperparameters of a method alone keep streams of their own
@@ -120,13 +116,11 @@ def test_a_value_holds_in_every_draw_and_a_list_has_one_for_each() -> None:
 
 
 def test_a_dataset_has_test_sets_of_its_own() -> None:
-    sem = {"name": "LinearSEM", "num_examples": 40}
+    own: dict[str, Any] = {"two": [[0.2, "5"]], "each": "each", "usual": None, "one": [0.2, "2"]}
     datasets = [
-        sem | {"training": {"test_environments": [[0.2, "5"]]}},
-        sem | {"label": "other", "training": {"test_environments": "each"}},
-        sem | {"label": "third", "num_examples": 50},
-        sem
-        | {"label": "one set", "num_examples": 60, "training": {"test_environments": [0.2, "2"]}},
+        {"name": "LinearSEM", "label": label, "num_examples": 40 + i}
+        | ({"training": {"test_environments": sets}} if sets else {})
+        for i, (label, sets) in enumerate(own.items())
     ]
     runs = specs(datasets=datasets, algorithms=["ERM"], trials=1, test_environments=[["2"]])
     tests = [run.test_environments for run in runs]
@@ -136,10 +130,6 @@ def test_a_dataset_has_test_sets_of_its_own() -> None:
 def test_validation_environments_are_drawn_by_trial() -> None:
     dataset = {"name": "Spirals", "num_examples": 10, "num_test_examples": 10}
     runs = specs(datasets=[dataset], validation_environments=4, trials=5, hparam_draws=2)
-    by_trial: dict[int, set[tuple[str, ...]]] = {}
-    for run in runs:
-        assert len(run.validation_environments) == 4
-        assert "test" not in run.validation_environments
-        by_trial.setdefault(run.trial, set()).add(run.validation_environments)
-    assert all(len(found) == 1 for found in by_trial.values())
-    assert len(set.union(*by_trial.values())) > 1
+    found = {(run.trial, run.validation_environments) for run in runs}
+    assert len(found) == 5 and len({names for _, names in found}) > 1
+    assert all(len(names) == 4 and "test" not in names for _, names in found)

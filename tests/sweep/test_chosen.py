@@ -28,22 +28,17 @@ def tuned(path: Path, **changes: Any) -> Plan:
     plan = tiny(**TUNED | changes)
     results = Directory(path)
     store_plan(results, plan, LaunchOptions(out=path))
+    names = ("0.2", "2", "5")
+    keys: dict[str, Any] = {"provenance": {"code": "another program"}, "metric": "mse"}
     for spec in plan.runs.values():
-        training = [e for e in ("0.2", "2", "5") if e not in spec.test_environments]
+        value = {"metric": "mse", "value": ERRORS[spec.draw][spec.trial], "count": 8}
         evaluations = [
-            {"environment": e, "split": s, "metric": "mse", "value": value, "count": 8}
-            for value in (ERRORS[spec.draw][spec.trial],)
-            for e in ("0.2", "2", "5")
-            for s in ("in", "out")
+            {"environment": e, "split": s, **value} for e in names for s in ("in", "out")
         ]
         record = {"step": spec.steps, "evaluations": evaluations}
-        made = {"code": "another program"}
-        write_run(
-            *(results, spec, training, [record]),
-            provenance=made,
-            metric="mse",
-            context={"dataset_label": spec.dataset_name},
-        )
+        training = [e for e in names if e not in spec.test_environments]
+        context = {"dataset_label": spec.dataset_name}
+        write_run(results, spec, training, [record], context=context, **keys)
     return plan
 
 
@@ -60,11 +55,8 @@ def test_the_draw_with_the_best_mean_over_trials_is_trained_in_new_trials(
     before = tuned(tmp_path / "tuned", draws=draws)
     plan = again(tmp_path / "tuned", draws=draws)
     for label in ("ERM", "VREx"):
-        (chosen,) = [
-            spec
-            for spec in before.runs.values()
-            if (spec.label, spec.draw, spec.trial) == (label, draw, trial)
-        ]
+        at = (label, draw, trial)
+        (chosen,) = [s for s in before.runs.values() if (s.label, s.draw, s.trial) == at]
         runs = [spec for spec in plan.runs.values() if spec.label == label]
         assert [(s.draw, s.trial) for s in runs] == [(draw, 3), (draw, 4)]
         assert all(s.hparams == chosen.hparams for s in runs)

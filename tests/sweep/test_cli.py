@@ -40,9 +40,8 @@ def test_plan_counts_runs_and_estimates_time(tmp_path: Path) -> None:
 
 def test_plan_forecasts_by_the_speed_of_another_device(tmp_path: Path) -> None:
     sweep = tiny_file(tmp_path, algorithms=["ERM", "VREx"])
-    told = " ".join(
-        run("plan", sweep, "--steps-per-second", "0.1", "--workers", "2").output.split()
-    )
+    shown = run("plan", sweep, "--steps-per-second", "0.1", "--workers", "2").output
+    told = " ".join(shown.split())
     assert "480 steps, 0.1 a second: about 80 min, 40 min with 2 workers; eval" in told
     assert "of training and evaluation" not in told
 
@@ -62,9 +61,7 @@ def test_a_broken_run_is_named_and_trained_anew_where_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep, out = tiny_file(tmp_path, **TINY), tmp_path / "out"
-    with (
-        monkeypatch.context() as patch
-    ):  # as of a launch that was killed before it had moved its runs
+    with monkeypatch.context() as patch:  # a launch that was killed before it had moved its runs
         patch.setattr("oodbench.sweep.launch.compact", lambda *_, **__: 0)
         assert launch(sweep, out).exit_code == 0
     results = Directory(out)
@@ -74,11 +71,9 @@ def test_a_broken_run_is_named_and_trained_anew_where_it_is_asked_for(
     metrics.write_bytes(metrics.read_bytes()[:-9])
     again = launch(sweep, out)
     assert again.exit_code == 1
-    told = f"draw 0), as {metrics} is not what the run ended with."
-    assert (
-        f"Broken, counted nowhere: ERM on LinearSEM(num_examples=40) (test 5, trial 0, {told}"
-        in (" ".join(again.stdout.split()))
-    )
+    told = f"(test 5, trial 0, draw 0), as {metrics} is not what the run ended with."
+    shown = " ".join(again.stdout.split())
+    assert f"Broken, counted nowhere: ERM on LinearSEM(num_examples=40) {told}" in shown
     retried = launch(sweep, out, "--failed")
     assert retried.exit_code == 0 and outcome(results) == undisturbed
 
@@ -91,23 +86,21 @@ def test_a_plug_in_that_goes_elsewhere_moves_no_results(tmp_path: Path) -> None:
 
 
 def test_launch_status_failed_runs_again_and_clean(tmp_path: Path) -> None:
-    sweep = tiny_file(tmp_path, **TINY, algorithms=["ERM", "Raising"])
+    sweep = tiny_file(tmp_path, **TINY, algorithms=["ERM", "Raising"], plugins=[ODD_METHODS])
     out = tmp_path / "out"
-    launched = launch(sweep, out, "--plugin", "tests.helpers.algorithms.odd_methods")
-    assert launched.exit_code == 1
-    assert "1 done, 1 failed of 2 runs" in launched.output
+    launched = launch(sweep, out)
+    assert launched.exit_code == 1 and "1 done, 1 failed of 2 runs" in launched.output
     status = run("status", out)
-    assert status.exit_code == 0
+    assert status.exit_code == 0 and "the third step is one too many" in status.output
     assert "failed: Raising on LinearSEM" in status.output
-    assert "the third step is one too many" in status.output
     told = json.loads(run("status", out, "--format", "json").output)
     assert (told["name"], told["counts"]) == ("tiny", {"done": 1, "failed": 1})
     (failed,) = (each for each in told["runs"] if each["state"] == "failed")
     assert failed["algorithm"] == "Raising" and "one too many" in failed["note"]
-    again = launch(sweep, out, "--plugin", "tests.helpers.algorithms.odd_methods")
+    again = launch(sweep, out)
     assert again.exit_code == 1 and "third step" not in again.output
     assert "the same launch with --failed trains them again" in " ".join(again.output.split())
-    retried = launch(sweep, out, "--failed", "--plugin", "tests.helpers.algorithms.odd_methods")
+    retried = launch(sweep, out, "--failed")
     assert retried.exit_code == 1 and "Raising" in retried.output
     (out / "runs" / "stranger").mkdir()
     assert run("clean", out, "--yes").exit_code == 0

@@ -1,5 +1,6 @@
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -13,7 +14,7 @@ from oodbench.train import evaluate
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
-SWEEP = {
+SWEEP: dict[str, Any] = {
     "name": "plain",
     "datasets": ["LinearSEM"],
     "algorithms": ["ERM"],
@@ -21,6 +22,31 @@ SWEEP = {
     "evaluate_every": 2,
     "trials": 3,
 }
+
+
+SETTINGS = TrainSettings()
+
+
+def specs(**changes: Any) -> list[RunSpec]:
+    return list(make_plan(validate(SWEEP | changes, "plain")).runs.values())
+
+
+def bundles(monkeypatch: pytest.MonkeyPatch, takes: Callable[[str], float]) -> list[RunSpec]:
+    """Have each bundle of a row take so long, and its runs 2 s or, unless they are ERM's, 5 s.
+
+    The first runs of the measured bundles are added to the list.
+    """
+    clock, measured = 0.0, list[RunSpec]()
+
+    def measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
+        nonlocal clock
+        measured.append(bundle[0])
+        clock += takes(bundle[0].label)
+        return len(bundle) * (2.0 if bundle[0].label == "ERM" else 5.0), None
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    monkeypatch.setattr(estimate, "_measure", measure)
+    return measured
 
 
 def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,13 +62,11 @@ def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
     monkeypatch.setattr(Run, "predict", slow)
     monkeypatch.setattr(evaluate, "CHUNK", (10, 10))
-    alone = {**SWEEP, "algorithms": ["LeastSquares"]}
-    specs = list(make_plan(validate(alone, "plain")).runs.values())
-    examples = sum(len(e.y) for e in Run(specs[0], TrainSettings()).scored.values())
-    expected = forecast(specs, TrainSettings())
+    runs = specs(algorithms=["LeastSquares"])
+    examples = sum(len(e.y) for e in Run(runs[0], SETTINGS).scored.values())
+    expected = forecast(runs, SETTINGS)
     assert predicted == 10 * len(expected.alone) > 0
-    evaluations = len(specs) * 2
-    assert expected.seconds == pytest.approx(evaluations * examples)
+    assert expected.seconds == pytest.approx(2 * len(runs) * examples)
 
 
 def test_runs_of_different_structure_are_measured_as_programs_of_one_structure(
@@ -51,13 +75,12 @@ def test_runs_of_different_structure_are_measured_as_programs_of_one_structure(
     """A draw of URM has one, two or three layers in its discriminator."""
     monkeypatch.setattr(estimate, "BUDGET", 0.001)
     urm = {"name": "URM", "hparams": {"batch_size": 2, "squash": "tanh"}}
-    values = {**SWEEP, "algorithms": [urm], "hparam_draws": 6, "network": "MLP"}
-    specs = list(make_plan(validate(values, "plain")).runs.values())
+    runs = specs(algorithms=[urm], hparam_draws=6, network="MLP")
     layers: dict[tuple[str, ...], set[object]] = {}
-    for spec in specs:
+    for spec in runs:
         layers.setdefault(spec.bundle_key, set()).add(spec.hparams["discriminator_layers"])
     assert max(map(len, layers.values())) > 1
-    together = forecast(specs, TrainSettings())
+    together = forecast(runs, SETTINGS)
     assert together.seconds and not together.alone and not together.failing
 
 
@@ -68,41 +91,18 @@ def test_runs_of_different_structure_are_measured_as_programs_of_one_structure(
 def test_what_is_not_measured_in_time_is_like_the_rest(
     slow: str, calls: int, seconds: float, unmeasured: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, bundles, shares = 0.0, [], []
-
-    def measured(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
-        nonlocal clock
-        bundles.append(bundle[0].bundle_key)
-        clock += 2 * estimate.TOTAL * (bundle[0].label == slow)
-        return len(bundle) * (2.0 if bundle[0].label == "ERM" else 5.0), None
-
-    monkeypatch.setattr(time, "perf_counter", lambda: clock)
-    monkeypatch.setattr(estimate, "_measure", measured)
-    values = {
-        "datasets": ["ColoredDigits"],
-        "algorithms": ["ERM", "IRM"],
-        "test_environments": [["0.2"], ["0.1", "0.9"]],
-    }
-    specs = list(make_plan(validate({**SWEEP, **values}, "plain")).runs.values())
-    expected = forecast(specs, TrainSettings(), lambda row, share: shares.append(share))
+    measured = bundles(monkeypatch, lambda label: 2 * estimate.TOTAL * (label == slow))
+    shares: list[float] = []
+    sets = [["0.2"], ["0.1", "0.9"]]
+    runs = specs(datasets=["ColoredDigits"], algorithms=["ERM", "IRM"], test_environments=sets)
+    expected = forecast(runs, SETTINGS, lambda row, share: shares.append(share))
     assert (expected.seconds, len(expected.unmeasured)) == (seconds, unmeasured)
     assert shares == sorted(shares)
-    assert len(bundles) == len(set(bundles)) == calls
+    assert len(measured) == len({spec.bundle_key for spec in measured}) == calls
 
 
 def test_the_rows_that_time_allows_are_of_all_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, measured = 0.0, []
-
-    def of_bundle(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
-        nonlocal clock
-        measured.append(bundle[0].dataset_name)
-        clock += estimate.TOTAL / 5
-        return 1.0, None
-
-    monkeypatch.setattr(time, "perf_counter", lambda: clock)
-    monkeypatch.setattr(estimate, "_measure", of_bundle)
+    measured = bundles(monkeypatch, lambda label: estimate.TOTAL / 5)
     datasets = [{"name": "LinearSEM", "label": "abc"[i], "num_examples": 40 + i} for i in range(3)]
-    methods = {"datasets": datasets, "algorithms": ["ERM", "IRM", "VREx", "SD", "CORAL", "MMD"]}
-    specs = list(make_plan(validate({**SWEEP, **methods}, "plain")).runs.values())
-    forecast(specs, TrainSettings())
-    assert len(measured) == 6 and {*measured} == {"a", "b", "c"}
+    forecast(specs(datasets=datasets, algorithms=["ERM", "IRM", "VREx", "SD", "CORAL"]), SETTINGS)
+    assert len(measured) == 6 and {spec.dataset_name for spec in measured} == {"a", "b", "c"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.sweep.file import read_sweep, validate
+from oodbench.sweep.file import Component, Row, read_sweep, validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.results.sweeps import TINY, tiny, tiny_file
 
@@ -51,18 +51,14 @@ def test_a_setting_reaches_into_lists_and_mappings(tmp_path: Path) -> None:
         "network.hparams.width=4",
     ]
     sweep = read_sweep(tiny_file(tmp_path, network="MLP"), settings)
-    first = sweep.algorithms[0]
-    assert not isinstance(first, str)
-    assert (first.name, first.hparams) == ("ERM", {"lr": 3})
+    assert sweep.algorithms[0] == Row(name="ERM", hparams={"lr": 3})
     assert sweep.datasets == [{"name": "LinearSEM", "num_examples": 30}]
-    assert not isinstance(sweep.network, str)
-    assert (sweep.network.name, sweep.network.hparams) == ("MLP", {"width": 4})
+    assert sweep.network == Component(name="MLP", hparams={"width": 4})
 
 
 def test_equal_test_sets_are_one_run_in_the_order_of_the_dataset() -> None:
-    assert (
-        tiny(test_environments=[["2", "0.2"]]).runs == tiny(test_environments=[["0.2", "2"]]).runs
-    )
+    one, other = (tiny(test_environments=[each]).runs for each in (["2", "0.2"], ["0.2", "2"]))
+    assert one == other
     with pytest.raises(UserError, match=r"test_environments lists 0\.2 and 2 more than once"):
         tiny(test_environments=[["2", "0.2"], ["0.2", "2"]])
 
@@ -74,9 +70,6 @@ def test_more_runs_than_anybody_can_train_are_refused_at_once(trials: Any) -> No
     own = TINY["datasets"][0] | {"training": {"trials": trials}}
     with pytest.raises(UserError, match="has at most 200,000"):
         tiny(datasets=[own], trials=1, hparam_draws=1000)
-
-
-SPIRALS = "datasets: [{name: Spirals, "
 
 
 def test_the_holdout_is_that_of_the_dataset_its_training_or_the_sweep() -> None:

@@ -1,16 +1,15 @@
 """What a sweep's plug-ins define is known wherever the sweep or its results directory names it."""
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import oodbench
 from oodbench.errors import UserError
-from oodbench.registry import Registry
 from oodbench.report import __main__ as report
 from oodbench.selection import selection_rules
 from oodbench.sweep import __main__ as sweep
@@ -49,9 +48,8 @@ SHORT = {"algorithms": ["ERM"], "trials": 1, "steps": 4, "evaluate_every": 2}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the plug-in, which is forgotten afterwards."""
-    registries: tuple[Registry[type], ...] = (selection_rules, launchers)
-    for registry in registries:
-        monkeypatch.setattr(registry, "_classes", dict(registry.items()))
+    monkeypatch.setattr(selection_rules, "_classes", dict(selection_rules.items()))
+    monkeypatch.setattr(launchers, "_classes", dict(launchers.items()))
     (tmp_path / "my_rules.py").write_text(PLUGIN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -66,36 +64,33 @@ def forget() -> None:
     sys.modules.pop("my_rules", None)
 
 
+def told(app: typer.Typer, *arguments: str, code: int = 0) -> str:
+    """What a command says, on one line; it must exit with this code."""
+    result = CliRunner().invoke(app, [*arguments])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
 def test_a_sweep_names_a_rule_and_a_launcher_of_its_plugin(folder: Path) -> None:
     file = str(tiny_file(folder, **SHORT, **NAMED))
-    launched = CliRunner().invoke(
-        sweep.app, ["launch", file, "--launcher", "here", "--yes", "--out", "out"]
-    )
-    assert launched.exit_code == 0, launched.output
-    for arguments in (
-        ["table", "out"],
-        ["why", "out", "--rule", "train_in"],
-        ["figure", "curves", "out", "--out", "curves.svg"],
-        ["html", "out"],
+    told(sweep.app, "launch", file, "--launcher", "here", "--yes", "--out", "out")
+    for app, *arguments in (
+        (report.app, "table", "out"),
+        (report.app, "why", "out", "--rule", "train_in"),
+        (report.app, "figure", "curves", "out", "--out", "curves.svg"),
+        (report.app, "html", "out"),
+        (sweep.app, "status", "out"),
+        (sweep.app, "cancel", "out"),
     ):
         forget()
-        refused = CliRunner().invoke(report.app, arguments)
-        assert refused.exit_code == 2 and "train_in" not in selection_rules
-        sentence = "unknown selection rule 'train_in'.*--plugin my_rules"
-        assert re.search(sentence, " ".join(refused.output.split())), refused.output
-        shown = CliRunner().invoke(report.app, [*arguments, "--plugin", "my_rules"])
-        assert shown.exit_code == 0, shown.output
+        refused = told(app, *arguments, code=2)
+        assert "--plugin my_rules" in refused and "train_in" not in selection_rules
+        assert app is sweep.app or "unknown selection rule 'train_in'" in refused
+        told(app, *arguments, "--plugin", "my_rules")
         assert "train_in" in selection_rules
     forget()
-    for arguments in (["status", "out"], ["cancel", "out"]):
-        stands = CliRunner().invoke(sweep.app, arguments)
-        assert stands.exit_code == 2 and "--plugin my_rules" in " ".join(stands.output.split())
-        stands = CliRunner().invoke(sweep.app, [*arguments, "--plugin", "my_rules"])
-        assert stands.exit_code == 0, stands.output
-        forget()
     Path("my_rules.py").unlink()
-    others = CliRunner().invoke(report.app, ["table", "out", "--rule", "train_val"])
-    assert others.exit_code == 0, others.output
+    told(report.app, "table", "out", "--rule", "train_val")
     with pytest.raises(UserError, match=r"unknown selection rule 'train_in'.*--plugin my_rules"):
         oodbench.load_model("out")
 
@@ -113,8 +108,7 @@ def test_reading_a_strangers_results_runs_none_of_its_code(
     plugins = ["evil.inside", "evil"]
     monkeypatch.chdir(tmp_path)
     file = str(tiny_file(tmp_path, **SHORT))
-    launched = CliRunner().invoke(sweep.app, ["launch", file, "--yes", "--out", "out"])
-    assert launched.exit_code == 0, launched.output
+    told(sweep.app, "launch", file, "--yes", "--out", "out")
     plan = json.loads(Path("out/sweep.json").read_text())
     plan["settings"] |= {"plugins": plugins, "selection": "mine"}
     Path("out/sweep.json").write_text(json.dumps(plan))

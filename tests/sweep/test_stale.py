@@ -70,9 +70,20 @@ SWEEP = {
     "steps": 4,
     "evaluate_every": 2,
 }
-LAUNCH = ("sweep", "launch", "board/protocol.yaml", "--out", "out", "--launcher", "debug", "--yes")
-STATUS = ("sweep", "status", "out")
-RUN_OF_BOARD = ("board", "run", "board", "--algorithm", "SpreadRule", "--out", "out")
+Words = tuple[str, ...]
+LAUNCH: Words = (
+    "sweep",
+    "launch",
+    "board/protocol.yaml",
+    "--out",
+    "out",
+    "--launcher",
+    "debug",
+    "--yes",
+)
+STATUS: Words = ("sweep", "status", "out")
+TABLE: Words = ("report", "table", "out")
+RUN_OF_BOARD: Words = ("board", "run", "board", "--algorithm", "SpreadRule", "--out", "out")
 
 
 def type_in(*words: str) -> Result:
@@ -166,20 +177,18 @@ def test_every_command_names_what_has_changed(
 ) -> None:
     """Every one of them for a change of code and one of data; a launch and a table for the others."""
     edit, what = CHANGES[change]
-    every = change in ("method", "image")
+    most = None if change in ("method", "image") else 1
     edit()
     if change == "version":
         monkeypatch.setattr(stale, "__version__", "9.9.9")
-    refused: tuple[tuple[str, ...], ...] = (LAUNCH, RUN_OF_BOARD)
-    for command in refused if every else refused[:1]:
+    for command in (LAUNCH, RUN_OF_BOARD)[:most]:
         text = mistake(type_in(*command))
         assert what in text and "--stale retrain" in text and "--stale keep" in text
     compared = ("report", "compare", "out", "--baseline", "SpreadRule")
-    shown_by: tuple[tuple[str, ...], ...] = (("report", "table", "out"), STATUS, compared)
-    for command in shown_by if every else shown_by[:1]:
+    for command in (TABLE, STATUS, compared)[:most]:
         shown = type_in(*command).stdout
         assert any(line.startswith("Stale: ") and what in line for line in shown.splitlines())
-    if every:
+    if most is None:
         type_in("report", "html", "out")
         page = (project / "out" / "report.html").read_text()
         assert "Stale: " in page and what in page
@@ -189,8 +198,7 @@ def test_every_command_names_what_has_changed(
 @pytest.mark.usefixtures("project")
 def test_what_computes_the_same_is_not_stale(change: str) -> None:
     NO_CHANGES[change]()
-    commands: list[tuple[str, ...]] = [LAUNCH, STATUS, ("report", "table", "out")]
-    for command in commands:
+    for command in (LAUNCH, STATUS, TABLE):
         shown = type_in(*command)
         assert shown.exit_code == 0 and "Stale" not in shown.output, shown.output
 
@@ -226,7 +234,7 @@ def test_runs_of_an_edited_table_are_replaced_or_kept() -> None:
     assert "The data of patients have changed since 2 of its 2 runs" in kept.output
     again = type_in(*LAUNCH, "--stale", "retrain")
     assert again.exit_code == 0 and len(set(runs()) - before) == 2 and len(runs()) == 4
-    shown = type_in("report", "table", "out").stdout
+    shown = type_in(*TABLE).stdout
     assert "Stale" not in shown and "Several settings" not in shown
 
 
@@ -243,24 +251,18 @@ def test_data_are_the_same_wherever_they_are() -> None:
 def test_a_run_in_python_is_refused_if_it_is_stale() -> None:
     """`oodbench.run` does what a launch does."""
 
+    keys: dict[str, Any] = {key: SWEEP[key] for key in ("network", "steps", "evaluate_every")}
+    keys |= {"out": "one", "plugins": ["my_method"]}
+
     def trained_again(**wish: Any) -> float:
         type_in("sweep", "plan", "--help")  # the plug-in is imported anew
-        keys: dict[str, Any] = {key: SWEEP[key] for key in ("network", "steps", "evaluate_every")}
-        records = oodbench.run(
-            {"name": "Table", "file": "patients.csv"},
-            "SpreadRule",
-            out="one",
-            plugins=["my_method"],
-            **keys,
-            **wish,
-        )
-        return float(records["value"].sum())
+        table = {"name": "Table", "file": "patients.csv"}
+        return float(oodbench.run(table, "SpreadRule", **keys, **wish)["value"].sum())
 
     first_value = trained_again()
     CHANGES["base"][0]()
-    with pytest.raises(
-        UserError, match=r"of its 1 runs were trained \(my_base.py\): `--stale retrain`"
-    ):
+    sentence = r"of its 1 runs were trained \(my_base.py\): `--stale retrain`"
+    with pytest.raises(UserError, match=sentence):
         trained_again()
     assert trained_again(stale="keep") == first_value
     assert trained_again(stale="retrain") != first_value
@@ -300,11 +302,10 @@ def test_a_row_of_two_versions_is_named() -> None:
     launched = type_in(*LAUNCH, "--stale", "keep")
     assert launched.exit_code == 0, launched.output
     sentence = "Stale: SpreadRule has changed since 3 of its 4 runs were trained (my_method.py)"
-    assert f"{sentence}." in type_in("report", "table", "out").stdout
+    assert f"{sentence}." in type_in(*TABLE).stdout
     CHANGES["base"][0]()
     sentence = "has changed since 4 of its 4 runs were trained (my_base.py, my_method.py)"
-    shown = type_in("report", "table", "out").stdout
-    assert f"{sentence}; they are of 2 versions of it." in shown
+    assert f"{sentence}; they are of 2 versions of it." in type_in(*TABLE).stdout
 
 
 @pytest.mark.usefixtures("project")

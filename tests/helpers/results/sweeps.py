@@ -47,9 +47,14 @@ def tiny(**changes: Any) -> Plan:
     return make_plan(validate(TINY | changes, "tiny"))
 
 
+def specs(**changes: Any) -> list[RunSpec]:
+    """The runs of the tiny sweep with some keys changed."""
+    return list(tiny(**changes).runs.values())
+
+
 def first(**changes: Any) -> RunSpec:
     """The first run of the tiny sweep with some keys changed."""
-    return next(iter(tiny(**changes).runs.values()))
+    return specs(**changes)[0]
 
 
 def planned(path: Path, plan: Plan) -> Directory:
