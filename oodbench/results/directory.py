@@ -39,7 +39,7 @@ from oodbench.errors import UserError
 from oodbench.files import is_temporary, write_whole
 from oodbench.notes import Finding
 from oodbench.results.ended import FOLDER, SMALL, Ended, ended, lock, records_file, write_part
-from oodbench.results.run_directory import RunDirectory, dumps, process_beat
+from oodbench.results.run_directory import RunDirectory, dumps, kept_weights, process_beat
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import (
     SCHEMA,
@@ -74,11 +74,10 @@ class Directory:
         """The directory of a run; what follows an `@` in an id tells its rows apart."""
         return RunDirectory(self.path / "runs" / run_id.partition("@")[0])
 
-    def with_kept(self, ids: Iterable[str]) -> list[str]:
-        """The ids among these of runs with a folder of kept weights or predictions."""
-        kept = self.path / "kept"
-        there = {path.name for path in kept.iterdir()} if kept.is_dir() else set[str]()
-        return [run_id for run_id in ids if run_id in there]
+    def kept_weights(self, ids: Iterable[str]) -> dict[str, dict[tuple[str, int], Path]]:
+        """The files of kept weights by the ids of runs among these, then by rule and step."""
+        there = self._names("kept")
+        return {i: kept_weights(self.run(i)) for i in ids if i in there}
 
     def beat(self, steps: Mapping[str, int]) -> None:
         """Write the steps of the runs, by id, that this process trains; remove the file without any."""
@@ -125,8 +124,11 @@ class Directory:
 
     def folders(self) -> set[str]:
         """The names of the folders of runs."""
+        return self._names("runs")
+
+    def _names(self, folder: str) -> set[str]:
         with suppress(OSError):
-            return {*os.listdir(self.path / "runs")}  # noqa: PTH208 (fast)
+            return {*os.listdir(self.path / folder)}  # noqa: PTH208 (fast)
         return set()
 
     def read_folders(self, ids: Sequence[str]) -> "tuple[pd.DataFrame, pa.Table]":

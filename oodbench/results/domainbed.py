@@ -13,13 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from pydantic_core import from_json
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import Count, DamagedFile, parse_json, read_bytes
+from oodbench.results.schemas import SPEC, Count, DamagedFile, parse_json, read_bytes
 
 SPAWRIOUS = ("Test", "SC_group_1", "SC_group_2")
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {
@@ -46,7 +46,6 @@ ENVIRONMENTS: Mapping[str, Sequence[str]] = {
 }
 """DomainBed's datasets in its order, and what it calls their environments; others are env0, env1, ..."""
 ACCURACY = re.compile(r"env(\d+)_(in|out)_acc")
-SPEC = TypeAdapter(RunSpec)
 Name = Annotated[str, Field(min_length=1)]
 
 

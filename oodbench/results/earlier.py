@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from oodbench.errors import UserError
 from oodbench.results.parquet import spec_columns
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import UNREADABLE, DamagedFile, read_bytes
+from oodbench.results.schemas import SPEC, UNREADABLE, DamagedFile, read_bytes
 from oodbench.terminal import counted, terminal
 
 BEGINNING = b'{"schema": 1,'
@@ -42,7 +42,7 @@ def convert(results: Any) -> None:
 
 
 def _convert(results: Any, stored: dict[str, Any]) -> None:
-    specs = {old: RunSpec.from_json(values) for old, values in stored["runs"].items()}
+    specs = {old: SPEC.validate_python(values) for old, values in stored["runs"].items()}
     moved = sum(_moved(results, old, spec) for old, spec in specs.items())
     rows = spec_columns([*specs.values()], [spec.id for spec in specs.values()])
     results.store(stored["name"], stored["settings"], pd.DataFrame(rows))

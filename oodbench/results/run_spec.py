@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
@@ -183,14 +182,6 @@ class RunSpec:
     def interval(self) -> int:
         """The steps between evaluations; all of a reference's, which is fitted at once."""
         return self.steps if self.reference else self.evaluate_every
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """The spec in `values`, which `asdict` and JSON made; keys of a later version are left out."""
-        tuples = ("test_environments", "validation_environments")
-        known: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        known |= {name: tuple(known[name]) for name in tuples if name in known}
-        return cls(**known)
 
 
 COMPARED = [f.name for f in fields(RunSpec) if f.compare]

@@ -42,6 +42,10 @@ T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
+SPEC = TypeAdapter(RunSpec)
+"""Reads a spec, without keys of a later version."""
+
+
 class DamagedFile(UserError):
     """A missing or damaged file, described in one sentence that names it."""
 

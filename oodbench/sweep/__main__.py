@@ -20,7 +20,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import Sweep, find_sweep, from_commas, name_of, read_sweep
-from oodbench.sweep.launch import check_rules, is_complete, weights_files
+from oodbench.sweep.launch import check_rules, is_complete
 from oodbench.sweep.launch import launch as launch_sweep
 from oodbench.sweep.launchers import LaunchOptions, Resources, states, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
@@ -268,7 +268,8 @@ def clean(
     complete = [i for i in planned if results.run(i).state().complete]
     checkpoints = [file for i in complete if (file := results.run(i).checkpoint).exists()]
     predictions = unchosen_predictions(results)
-    kept = weights_files(results, complete) if weights else []
+    of_runs = results.kept_weights(complete).values() if weights else ()
+    kept = [file for of_run in of_runs for file in of_run.values()]
     folders = [path for name in ("runs", "kept") for path in (results.path / name).glob("*")]
     strangers = [path for path in folders if path.name not in planned]
     moved = tables.states.keys() - planned.keys()

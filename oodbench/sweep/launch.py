@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -24,7 +23,6 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import LAST, Directory, compact
 from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
-from oodbench.results.run_directory import kept_weights
 from oodbench.results.run_spec import DIWA, RunSpec, State
 from oodbench.results.stale import Stale, Trained, stale
 from oodbench.selection import find_rule
@@ -70,7 +68,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     """
     console = console or terminal()
     results = Directory(options.out)
-    stored = stored_plan(results)
+    stored = results.plan() if (results.path / "sweep.json").exists() else {}
     sweep = _continued(sweep, stored)
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
     launcher = _launcher(options.launcher, plugins)
@@ -152,16 +150,6 @@ def _usable(names: Iterable[str]) -> Iterator[str]:
             yield name
 
 
-def stored_plan(results: Directory) -> dict[str, Any]:
-    """The plan of a results directory, see `Directory.plan`; empty before its first launch."""
-    return results.plan() if (results.path / "sweep.json").exists() else {}
-
-
-def specs_in(stored: Mapping[str, Any]) -> list[RunSpec]:
-    """The rows of a stored plan."""
-    return specs_of(stored["rows"]) if stored else []
-
-
 def _continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
     """The sweep, with the plug-ins and the kind of draws that a stored plan, if any, has.
 
@@ -217,8 +205,9 @@ def _with_stored(
     for sentence in ended(results.path).wrong:
         console.say(f"{sentence}.")
     places = {_place(spec): spec for spec in plan.rows}
-    _check_datasets(results, plan, [s for s in specs_in(stored) if _place(s) not in places])
-    replaced = {s.id: s for s in specs_in(stored) if s.id not in plan.runs and _place(s) in places}
+    known = specs_of(stored["rows"]) if stored else []
+    _check_datasets(results, plan, [s for s in known if _place(s) not in places])
+    replaced = {s.id: s for s in known if s.id not in plan.runs and _place(s) in places}
     both = {**replaced, **plan.runs}
     statuses = statuses_on_disk(results, both)
     here = digests_now(plan.runs, options.data_dir, results.path) if stored else {}
@@ -316,19 +305,12 @@ def lacking(
     results: Directory, specs: Mapping[str, RunSpec], rules: Sequence[str]
 ) -> dict[str, int]:
     """How many of these complete runs lack the weights of each rule that could judge them."""
-    there = results.with_kept(specs) if rules else ()
-    kept = {i: {rule for rule, _ in kept_weights(results.run(i))} for i in there}
+    kept = results.kept_weights(specs) if rules else {}
     counts = {}
     for rule in rules:
         judged = set(specs) if rule == LAST else find_rule(rule).judged(list(specs.values()))
-        counts[rule] = sum(rule not in kept.get(run_id, ()) for run_id in judged)
+        counts[rule] = sum(rule not in [r for r, _ in kept.get(i, ())] for i in judged)
     return {rule: count for rule, count in counts.items() if count}
-
-
-def weights_files(results: Directory, ids: Iterable[str]) -> list[Path]:
-    """The files of kept weights of some runs."""
-    runs = map(results.run, results.with_kept(ids))
-    return [path for run in runs for path in kept_weights(run).values()]
 
 
 def _trained(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:

@@ -21,9 +21,7 @@ from oodbench.sweep.launch import (
     launch,
     reasons,
     settled,
-    specs_in,
     store_plan,
-    stored_plan,
 )
 from oodbench.sweep.launchers import LaunchOptions, statuses_on_disk
 from oodbench.sweep.objects import imported, named
@@ -158,8 +156,8 @@ def _only_run(plan: Plan) -> RunSpec:
 def _records(plan: Plan, spec: RunSpec, options: LaunchOptions) -> "pd.DataFrame":
     """Train the run of a plan unless it has ended, and return its records."""
     results = Directory(options.out)
-    known = {s.id for s in specs_in(stored_plan(results))}
-    if spec.id not in known:  # a run's id does not depend on the sweep's name
+    is_planned = (results.path / "sweep.json").exists() and spec.id in results.specs()
+    if not is_planned:  # a run's id does not depend on the sweep's name
         store_plan(results, plan, options)
     directory = results.run(spec.id)
     specs, statuses = {spec.id: spec}, statuses_on_disk(results, [spec.id])

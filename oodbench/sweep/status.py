@@ -12,9 +12,10 @@ from rich.text import Text
 from oodbench.errors import counted, some
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
+from oodbench.results.parquet import specs_of
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.launch import reasons, specs_in, weights_files
+from oodbench.sweep.launch import reasons
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import progress, title
 from oodbench.sweep.plan import coordinates
@@ -40,7 +41,7 @@ def as_json(results: Directory) -> str:
             "note": now[i].note,
             "log": None if now[i].log is None else str(now[i].log),
         }
-        for spec in specs_in(stored)
+        for spec in specs_of(stored["rows"])
         for i in [spec.id]
     ]
     counts = Counter(str(run["state"]) for run in runs)
@@ -65,7 +66,7 @@ def watch(results: Directory, console: Terminal) -> None:
 def render(results: Directory, now: dict[str, RunStatus], console: Terminal) -> RenderableType:
     """The counts of each dataset, then lines for each run that is under way or went wrong."""
     stored = results.plan()
-    rows = specs_in(stored)
+    rows = specs_of(stored["rows"])
     specs = {spec.id: spec for spec in reversed(rows)}
     texts = []
     for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST, PAUSED):
@@ -91,8 +92,7 @@ def render(results: Directory, now: dict[str, RunStatus], console: Terminal) -> 
     ]
     moved = ended(results.path)
     texts += [f"{sentence}." for sentence in moved.wrong]
-    weights = weights_files(results, specs)
-    if weights:
+    if weights := [w for of in results.kept_weights(specs).values() for w in of.values()]:
         size = sum(path.stat().st_size for path in weights)
         texts.append(f"Kept weights: {len(weights)} files, {size / 2**20:.1f} MB.")
     heading = console.render_str(f"{stored['name']} in {results.path}")

@@ -1,6 +1,7 @@
 import json
 from dataclasses import asdict, replace
 
+from oodbench.results import schemas
 from oodbench.results.run_spec import RunSpec
 
 SPEC = RunSpec(
@@ -60,5 +61,5 @@ def test_runs_of_a_bundle_differ_in_test_environments_trial_draw_and_numbers_to_
 
 
 def test_a_spec_survives_json() -> None:
-    spec = RunSpec.from_json(json.loads(json.dumps(asdict(SPEC))))
+    spec = schemas.SPEC.validate_json(json.dumps(asdict(SPEC)))
     assert spec == SPEC and spec.id == SPEC.id

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,10 @@ from oodbench.sweep.launchers.local import Debug
 from oodbench.sweep.launchers.slurm import Slurm, submissions
 from oodbench.sweep.plan import Plan
 from tests.helpers.paths import ROOT
-from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
+from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file, until
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.nightly  # over a minute
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, f"not so after {seconds:.0f} s"
-        time.sleep(0.1)
 
 
 def slow(trials: int) -> Plan:
@@ -43,6 +35,12 @@ def places(results: Directory) -> dict[str, tuple[str, str]]:
     """Job and node of each run that is under way, once it has done some steps."""
     beats = {i: results.run(i).heartbeat() for i in results.specs()}
     return {i: (str(b.job), str(b.node)) for i, b in beats.items() if b and b.step}
+
+
+def preempt(node: str) -> None:
+    """Submit a job of a partition with priority that takes the node's cores."""
+    command = ["sbatch", "-p", "main", "-w", node, "-c", "2", "--wrap", "sleep 1"]
+    subprocess.run([*command, f"--output={os.devnull}"], check=True, capture_output=True)
 
 
 def restarts(cluster: Cluster, job_id: str) -> int:
@@ -66,8 +64,7 @@ def test_a_sweep_survives_what_happens_on_a_cluster(
     first, second = on["n1"]
     cluster.ask("scancel", "--signal=USR2", first)
     cluster.ask("scontrol", "requeue", second)
-    command = ["sbatch", "-p", "main", "-w", "n3", "-c", "2", "--wrap", "sleep 1"]
-    subprocess.run([*command, f"--output={os.devnull}"], check=True, capture_output=True)
+    preempt("n3")
     cluster.kill_slurmd("n2")
     cluster.give_up("n2")
     until(lambda: all(restarts(cluster, j) for j, _ in at.values()))
@@ -96,8 +93,7 @@ def test_the_guides_line_brings_back_what_slurm_has_cancelled(
         results = Directory(tmp_path / "results" / "mine")
         until(lambda: (results.path / "sweep.json").exists() and len(places(results)) == 3, 150)
         at = places(results)
-        command = ["sbatch", "-p", "main", "-w", "n1", "-c", "2", "--wrap", "sleep 1"]
-        subprocess.run([*command, f"--output={os.devnull}"], check=True, capture_output=True)
+        preempt("n1")
         on = {node: (run_id, asked) for run_id, (asked, node) in at.items()}
         cluster.ask("scancel", on["n2"][1])  # what preemption without its signal does
         assert bash.wait(240) == 0

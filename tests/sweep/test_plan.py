@@ -8,7 +8,7 @@ import pytest
 
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.schemas import SPEC
 from oodbench.sweep.file import under, validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import make_plan, show_plan
@@ -29,7 +29,7 @@ def test_a_ceiling_has_the_runs_of_a_row_on_data_of_its_own() -> None:
     (own,) = [spec for i, spec in ceiling.runs.items() if i not in plain.runs]
     assert own.ceiling and own.options["variant"] == "FEU"
     assert own.dataset_label == next(iter(plain.runs.values())).dataset_label
-    assert RunSpec.from_json(json.loads(json.dumps(asdict(own)))).id == own.id
+    assert SPEC.validate_json(json.dumps(asdict(own))).id == own.id
 
 
 def test_a_dataset_says_the_options_of_its_ceilings() -> None:

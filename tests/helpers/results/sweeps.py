@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -141,12 +141,21 @@ def records_of(run: RunDirectory) -> list[dict[str, Any]]:
     return [{k: r[k] for k in ("step", "evaluations")} for r in run.records()]
 
 
+def until(condition: Callable[[], object], seconds: float = 60, pause: float = 0.05) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not so after {seconds:.0f} s"
+        time.sleep(pause)
+
+
 def settle(results: Directory, seconds: float = 120) -> dict[str, State]:
     """The states of all runs once a cluster has none of them queued or running any more."""
-    until = time.monotonic() + seconds
-    while True:
-        now = {i: s.state for i, s in states(results).items()}
-        if not {State.QUEUED, State.RUNNING} & set(now.values()):
-            return now
-        assert time.monotonic() < until, f"not over after {seconds:.0f} s: {states(results)}"
-        time.sleep(0.3)
+    now: dict[str, State] = {}
+
+    def over() -> bool:
+        now.update({i: s.state for i, s in states(results).items()})
+        return not {State.QUEUED, State.RUNNING} & {*now.values()}
+
+    until(over, seconds, pause=0.3)
+    return now

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Mapping
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ import pytest
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
+from oodbench.results.schemas import FailedFile
 from oodbench.sweep.launchers import Job, Launcher
 from oodbench.sweep.launchers import local as pool
 from oodbench.sweep.launchers.local import Debug, Local
 from oodbench.sweep.launchers.worker import FORKS, MALLOC, warm_up
+from oodbench.sweep.plan import Plan
 from tests.helpers.commands import run
 from tests.helpers.paths import ROOT
-from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file
+from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file, until
 
 pytestmark = pytest.mark.slow
 
@@ -30,15 +32,24 @@ def local(job: Job) -> dict[str, State]:
     return Local().launch(job)
 
 
+def by_label(plan: Plan, states: Mapping[str, State]) -> set[tuple[str, str]]:
+    return {(plan.runs[i].label, state) for i, state in states.items()}
+
+
+def failures(plan: Plan, out: Path, label: str) -> list[FailedFile]:
+    """Why the runs of a row have failed."""
+    runs = [Directory(out).run(i) for i, spec in plan.runs.items() if spec.label == label]
+    return [failure for run in runs if (failure := run.failure()) is not None]
+
+
 def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     load_plugins([ODD_METHODS])
     plan = tiny(algorithms=["Dying", "ERM"], trials=2)
     states = local(job(plan, tmp_path, workers=1))
-    by_label = {(plan.runs[i].label, state) for i, state in states.items()}
-    assert by_label == {("Dying", "failed"), ("ERM", "done")}
-    dead = next(i for i in plan.runs if plan.runs[i].label == "Dying")
-    failure = Directory(tmp_path).run(dead).failure()
-    assert failure is not None and "exit code -9" in failure.error
+    assert by_label(plan, states) == {("Dying", "failed"), ("ERM", "done")}
+    assert ["exit code -9" in each.error for each in failures(plan, tmp_path, "Dying")] == [
+        True
+    ] * 2
 
 
 @pytest.mark.parametrize("launcher", [pytest.param(Local, marks=pytest.mark.nightly), Debug])
@@ -51,13 +62,12 @@ def test_failed_runs_are_tried_again_from_where_they_were(
     plan = tiny(algorithms=["RaisingOnce", "Raising", "ERM"], trials=1)
     out = tmp_path / "out"
     states = launcher().launch(job(plan, out, workers=1, retries=2))
-    by_label = {plan.runs[i].label: state for i, state in states.items()}
-    assert by_label == {"RaisingOnce": "done", "Raising": "failed", "ERM": "done"}
+    ends = {("RaisingOnce", "done"), ("Raising", "failed"), ("ERM", "done")}
+    assert by_label(plan, states) == ends
     (failed,) = json.loads(run("status", out, "--format", "json").stdout)["runs"][1:2]
     assert failed["note"].endswith("(attempt 3 of 3)") and failed["state"] == "failed"
     Debug().launch(job(plan, tmp_path / "undisturbed"))
-    undisturbed = outcome(Directory(tmp_path / "undisturbed"))
-    assert outcome(Directory(out)) == undisturbed
+    assert outcome(Directory(out)) == outcome(Directory(tmp_path / "undisturbed"))
 
 
 @pytest.mark.nightly
@@ -70,8 +80,8 @@ def test_workers_that_die_at_the_import_of_a_plug_in_fail_their_runs(
     plan, plugins = tiny(algorithms=["ERM"]), ("dies_in_workers",)
     states = local(job(plan, tmp_path / "out", workers=1, plugins=plugins, vectorize=1))
     assert states == dict.fromkeys(plan.runs, "failed")
-    failures = [Directory(tmp_path / "out").run(run_id).failure() for run_id in plan.runs]
-    assert all(failure and "exit code 3" in failure.error for failure in failures)
+    found = failures(plan, tmp_path / "out", "ERM")
+    assert ["exit code 3" in failure.error for failure in found] == [True] * len(states)
 
 
 def test_a_worker_that_is_asked_to_end_gives_its_run_back(
@@ -103,18 +113,12 @@ def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
     load_plugins([plugin])
     plan = tiny(algorithms=["Hanging", "ERM"], network="Linear", trials=2)
     asked = job(plan, tmp_path, 1, plugins=(plugin,), vectorize=vectorize, run_timeout=3.0)
-    states = local(asked)
-    assert {(plan.runs[i].label, s) for i, s in states.items()} == {
-        ("Hanging", "failed"),
-        ("ERM", "done"),
-    }
-    for run_id in (i for i in plan.runs if plan.runs[i].label == "Hanging"):
-        directory = Directory(tmp_path).run(run_id)
-        failure = directory.failure()
-        assert failure is not None and "longer than the run timeout of 3 s" in failure.error
+    assert by_label(plan, local(asked)) == {("Hanging", "failed"), ("ERM", "done")}
+    for failure in failures(plan, tmp_path, "Hanging"):
+        assert "longer than the run timeout of 3 s" in failure.error
         assert ("1 run vectorized beside it" in failure.error) == (vectorize > 1)
         assert "leaky_methods.py" in failure.traceback and "objective" in failure.traceback
-        assert not directory.stack.exists() and directory.state() == "failed"
+    assert not list(tmp_path.glob("runs/*/stack.txt"))
 
 
 @pytest.mark.nightly
@@ -159,10 +163,8 @@ def test_workers_reuse_freed_memory_and_the_user_process_keeps_its_environment()
     warm_up()
     assert dict(os.environ) == before
     wanted = {f"{name}={value}".encode() for name, value in MALLOC.items()}
-    file, end = Path(f"/proc/{server._forkserver_pid}/environ"), time.monotonic() + 60
-    while not wanted <= {*file.read_bytes().split(b"\0")}:  # it may still be starting
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    file = Path(f"/proc/{server._forkserver_pid}/environ")
+    until(lambda: wanted <= {*file.read_bytes().split(b"\0")})  # it may still be starting
 
 
 def launch(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
@@ -185,19 +187,11 @@ def left(session: int) -> dict[int, int]:
 
 
 def wait_for_the_end_of(session: int) -> None:
-    deadline = time.monotonic() + 60
-    while left(session) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left(session)
+    until(lambda: not left(session))
 
 
 def wait_for_records(out: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if len(list(out.glob("runs/*/metrics.jsonl"))) >= count:
-            return
-        time.sleep(0.05)
-    pytest.fail("no run has started")
+    until(lambda: len(list(out.glob("runs/*/metrics.jsonl"))) >= count)
 
 
 @pytest.fixture(scope="module")
@@ -238,10 +232,7 @@ def test_a_killed_launch_is_continued_to_the_same_end(
 @pytest.mark.nightly
 def test_nothing_is_left_of_a_launch_that_is_killed_while_it_plans(tmp_path: Path) -> None:
     process = launch(tiny_file(tmp_path), tmp_path / "out")
-    deadline = time.monotonic() + 60
-    while len(left(process.pid)) < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert len(left(process.pid)) == 3  # among them what workers are to be forked from
+    until(lambda: len(left(process.pid)) == 3)  # among them what workers are to be forked from
     process.kill()
     _, errors = process.communicate(timeout=60)
     assert not errors
