@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oodbench.data.made import MadeDataset
-from oodbench.data.streams import MemoryMapped, Subset
+from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import Environment, Metadata, register
 from oodbench.errors import UserError, missing_package
 from oodbench.files import whole_file
@@ -432,4 +432,4 @@ class CoinRun(MadeDataset):
         y = targets.read(torch.arange(len(targets)))
         if x.shape != IMAGE or len(x) != len(y):
             raise UserError(f"{images[0]} does not hold the images of {actions[0]}")
-        return Environment(x if len(x) == count else Subset(x, torch.arange(count)), y[:count])
+        return Environment(x if len(x) == count else x[torch.arange(count)], y[:count])

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from oodbench.data.packages import Files, Package, read, write_licences
-from oodbench.data.streams import MemoryMapped, Rows, Stored, Subset, keep
+from oodbench.data.streams import MemoryMapped, Rows, Stored, keep
 from oodbench.datasets import Environment, FileDataset, Normalization, permutation
 from oodbench.errors import UserError, missing_package, unknown
 from oodbench.files import write_whole
@@ -163,7 +163,7 @@ class DrawnPictures(FileDataset):
         tested = number // self.one_unseen_in
         of_role = torch.where(unseen, tested, number - tested - 1)
         return Environment(
-            Subset(made.x, rows) if isinstance(made.x, Stored) else made.x[rows],
+            made.x[rows],
             made.y[rows],
             out=of_role % FIFTH == 0,
             unseen=unseen,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oodbench.data.pictures.folders import ImageFiles
-from oodbench.data.streams import Changed, Stored, Subset, chunk_size
+from oodbench.data.streams import Changed, Stored, chunk_size, read
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError, wrong_result
 from oodbench.tasks import Task
@@ -102,8 +102,7 @@ def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bo
 
 
 def _first(dataset: Dataset, environment: Environment) -> Tensor:
-    x = environment.x
-    first = x.read(torch.zeros(1, dtype=torch.long)) if isinstance(x, Stored) else x[:1]
+    first = read(environment.x, torch.zeros(1, dtype=torch.long))
     inputs: Any = dataset.transform(first, None)
     if not isinstance(inputs, Tensor):
         raise wrong_result("transform", dataset.label, "a tensor of inputs", inputs)
@@ -148,9 +147,9 @@ def _is_finite(x: Tensor) -> bool:
 
 def part(environment: Environment, index: Tensor) -> Environment:
     """The examples of an environment at `index` (n,): inputs, targets, attributes and clusters."""
-    x, attributes, clusters = environment.x, environment.attributes, environment.clusters
+    attributes, clusters = environment.attributes, environment.clusters
     return Environment(
-        Subset(x, index.cpu()) if isinstance(x, Stored) else x[index],
+        environment.x[index],
         environment.y[index],
         attributes=None if attributes is None else attributes[index],
         clusters=None if clusters is None else clusters[index.to(clusters.device)],
@@ -247,7 +246,7 @@ def hashes_of(environment: Environment, unreadable: list[str]) -> Iterator[bytes
 def _digests(x: Tensor | Stored, index: Tensor) -> list[bytes]:
     if isinstance(x, ImageFiles):
         return x.digests(index)
-    inputs = x.read(index) if isinstance(x, Stored) else x[index]
+    inputs = read(x, index)
     if not _is_finite(inputs):
         raise UserError(f"the inputs of example {int(index[0])} are not finite")
     rows = inputs.reshape(len(inputs), -1).contiguous().numpy()

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from oodbench.data.preparation import class_names
-from oodbench.data.streams import Stored
+from oodbench.data.streams import read
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.files import whole_file
@@ -60,8 +60,7 @@ def _fitting(pen: ImageDraw.ImageDraw, text: str, width: int) -> str:
 
 
 def _images(dataset: Dataset, environment: Environment, index: Tensor) -> list[np.ndarray]:
-    x = environment.x.read(index) if isinstance(environment.x, Stored) else environment.x[index]
-    x = dataset.transform(x, None).float()
+    x = dataset.transform(read(environment.x, index), None).float()
     if (normalization := dataset.normalization) is not None:
         mean, std = normalization.on(x.device)
         x = x * std + mean

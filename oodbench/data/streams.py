@@ -58,6 +58,15 @@ class Stored(ABC):
         that cannot be read.
         """
 
+    def __getitem__(self, index: Tensor) -> "Subset":
+        """The examples at `index` (n,), still stored."""
+        return Subset(self, index.cpu())
+
+
+def read(inputs: Tensor | Stored, index: Tensor) -> Tensor:
+    """The inputs of an environment at the positions `index` (n,)."""
+    return inputs.read(index) if isinstance(inputs, Stored) else inputs[index]
+
 
 def digest_of(inputs: Tensor | Stored) -> str:
     """A hash of the inputs of an environment, or of some stored ones at equal distances."""

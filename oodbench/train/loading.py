@@ -13,7 +13,7 @@ from torch import Tensor
 from oodbench.algorithms import BALANCED, Algorithm
 from oodbench.data.noise import noisy
 from oodbench.data.preparation import fit, fits, fitted, load_checked, part
-from oodbench.data.streams import Stored, Subset
+from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
@@ -360,7 +360,7 @@ def _drawn_batches(
         x = environment.x
         y = environment.y[index]
         rows.append(index)
-        training.append((Subset(x, index.cpu()) if isinstance(x, Stored) else x, data.standard(y)))
+        training.append((x[index] if isinstance(x, Stored) else x, data.standard(y)))
         if environment.attributes is not None:
             attributes.append(environment.attributes[index])
         if balanced:
