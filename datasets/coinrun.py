@@ -378,7 +378,7 @@ class CoinRun(MadeDataset):
 
     options: Options
     folder, reads_parts = FOLDER, True
-    named_options = ("levels", "states", "test_levels")
+    options_of_files = ("levels", "states", "test_levels")
     input_shape = (IMAGE[2], *IMAGE[:2])
     task = Task("distribution", ACTIONS)
     classes = KEYS

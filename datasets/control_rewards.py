@@ -221,7 +221,7 @@ class ControlRewards(MadeDataset):
         """Whether every environment has the scale of the test one: what could be reached."""
 
     options: Options
-    named_options = ("task", "episodes")
+    options_of_files = ("task", "episodes")
     standardises_targets = True
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:

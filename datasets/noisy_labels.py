@@ -128,6 +128,7 @@ class NoisyLabels(FileDataset):
         the share that `oodbench.critical_samples` finds in the paper's box. 0 records none."""
 
     options: Options
+    options_of_files = ("base",)
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
@@ -156,11 +157,6 @@ class NoisyLabels(FileDataset):
         except MissingError as error:
             debian = "apt install dataset-fashion-mnist"
             raise MissingError(f"{error} or with `{debian}`", error.command) from None
-
-    def command(self, data_dir: object) -> str:
-        """The command that fetches the data; it names a base other than the default."""
-        usual = self.options.base == type(self.options).base
-        return super().command(data_dir) + ("" if usual else f" --set base={self.options.base}")
 
     def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged with torchvision; raises UserError if that fails."""

@@ -302,6 +302,9 @@ class Dataset(ABC):
 class FileDataset(Dataset):
     """A dataset whose examples come from files under the data directory."""
 
+    options_of_files: ClassVar[Sequence[str]] = ()
+    """The options that determine which files are needed; `command` names those that were changed."""
+
     def file(self, path: str) -> Path:
         """The data file `path` under the data directory; raises MissingError if it is not there."""
         command = self.command(self.data_dir or "DIR")
@@ -315,7 +318,9 @@ class FileDataset(Dataset):
     def command(self, data_dir: object) -> str:
         """The command that fetches or makes the data, as a user types it."""
         verb = "download" if type(self).make is FileDataset.make else "make"
-        return f"python -m oodbench.data {verb} {self.name} --data-dir {data_dir}"
+        changed = self.changed_options
+        named = [f" --set {n}={changed[n]}" for n in self.options_of_files if n in changed]
+        return f"python -m oodbench.data {verb} {self.name} --data-dir {data_dir}{''.join(named)}"
 
     def check(self) -> None:
         """Raise UserError if a file is missing or does not match its checksum."""

@@ -71,6 +71,7 @@ class DrawnPictures(FileDataset):
         """The environment whose pictures all others get: what could be reached in it as a test."""
 
     options: Any
+    options_of_files = ("size",)
     channels = 3
     network_hparams: ClassVar[Mapping[str, Any]] = MappingProxyType({"width": 32, "strided": True})
     """A run of 400 steps at 16 x 16 pixels takes seconds."""
@@ -105,11 +106,6 @@ class DrawnPictures(FileDataset):
         """The md5 of the pictures of this size, and of their list."""
         read = f"{self.folder}/{PICTURES}", f"{self.metadata.folder}/{LIST}"
         return {path: self.metadata.checksums[path] for path in read}
-
-    def command(self, data_dir: object) -> str:
-        """The command that makes the data; it names a size other than the default."""
-        usual = self.options.size == type(self.options).size
-        return super().command(data_dir) + ("" if usual else f" --set size={self.options.size}")
 
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
         """Draw the pictures unless undamaged ones are there; `source` is a folder of packages."""

@@ -55,8 +55,6 @@ class MadeDataset(FileDataset):
     of a complete set find damaged.
     """
 
-    named_options: ClassVar[Sequence[str]]
-    """The options that the command which makes the set names."""
     reads_parts: ClassVar[bool] = False
     """Whether a set with larger numbers among its settings will do."""
 
@@ -81,11 +79,6 @@ class MadeDataset(FileDataset):
 
         Raises UserError if this machine cannot make it.
         """
-
-    def command(self, data_dir: object) -> str:
-        """The command that makes the set, with the options that it depends on."""
-        named = (f" --set {name}={getattr(self.options, name)}" for name in self.named_options)
-        return super().command(data_dir) + "".join(named)
 
     @property
     def checksums(self) -> Mapping[str, str]:

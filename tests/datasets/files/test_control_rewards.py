@@ -222,10 +222,11 @@ def test_options_that_do_not_exist(options: dict[str, object], said: str) -> Non
 
 
 def test_data_that_are_not_there_or_made_with_other_options(copy: Path, tmp_path: Path) -> None:
-    command = f"`python -m oodbench.data make ControlRewards --data-dir {copy} --set task="
-    with pytest.raises(UserError, match=r"manifest\.json is missing; get it with ") as caught:
-        make("ControlRewards", {}, copy).check()
-    assert f"{command}cartpole_swingup --set episodes=200`" in str(caught.value)
+    command = f"`python -m oodbench.data make ControlRewards --data-dir {copy}"
+    for options, named in (({}, ""), ({"task": "walker_walk"}, " --set task=walker_walk")):
+        with pytest.raises(UserError, match=r"manifest\.json is missing; get it with ") as caught:
+            make("ControlRewards", options, copy).check()
+        assert f"{command}{named}`" in str(caught.value)
     with pytest.raises(UserError, match="the set has episodes 6, not 7"):
         make("ControlRewards", OPTIONS | {"episodes": 7}, copy).load(0)
     write_manifest(copy / "ControlRewards" / TASK, Settings(TASK, EPISODES))
