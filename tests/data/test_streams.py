@@ -78,6 +78,20 @@ def test_files_are_read_as_one_after_the_other(tmp_path: Path) -> None:
     assert torch.equal(MemoryMapped(paths[2]).read(torch.tensor([3, 0])), whole[[11, 8]])
 
 
+def test_a_file_that_is_cut_off_or_unlike_the_others_is_refused(tmp_path: Path) -> None:
+    first, second = saved(tmp_path, 7, 4)
+    content = second.read_bytes()
+    second.write_bytes(content[:-10])
+    with pytest.raises(UserError, match=f"{second} is not a whole .npy file"):
+        MemoryMapped([first, second])
+    np.save(second, np.zeros((4, 6), np.int32))
+    with pytest.raises(UserError, match=r"holds rows of int32 \(6,\), .* of int32 \(5,\)"):
+        MemoryMapped([first, second])
+    second.unlink()
+    with pytest.raises(UserError, match=f"{second} is missing"):
+        MemoryMapped(second)
+
+
 def test_parts_of_parts(tmp_path: Path) -> None:
     stored = MemoryMapped(saved(tmp_path, 6, 6))
     part = Subset(Subset(stored, torch.tensor([8, 1, 11, 3])), torch.tensor([3, 0, 2]))

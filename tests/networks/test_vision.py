@@ -159,15 +159,6 @@ def test_prefixes_and_wrappers_are_taken_off_and_said(file: Path, tmp_path: Path
         assert not prefix or f"the prefix `{prefix}` is removed" in str(said[0].message)
 
 
-def test_a_student_and_its_teacher_are_not_confused(file: Path, tmp_path: Path) -> None:
-    plain = torch.load(file, weights_only=True)
-    both = {f"student.{k}": v for k, v in plain.items()}
-    both |= {f"teacher.{k}": v + 1 for k, v in plain.items()}
-    torch.save(both, tmp_path / "both.pth")
-    with pytest.raises(UserError, match=r"prefixes `student\.` and `teacher.`: choose one"):
-        build("ResNet18", {"weights": str(tmp_path / "both.pth")}, (3, 32, 32), 5, seed=0)
-
-
 def sizes_of(network: nn.Module, *layers: type[nn.Module]) -> list[tuple[int, ...]]:
     """The sizes of what such layers give, in a list that the passes to come fill."""
     sizes: list[tuple[int, ...]] = []

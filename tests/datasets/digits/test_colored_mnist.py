@@ -86,6 +86,8 @@ def test_grayscale_sums_the_channels() -> None:
         assert environment.x.shape[1:] == (1, 8, 8)
         assert torch.equal(environment.x, colored[name].x.sum(1, keepdim=True))
         assert torch.equal(environment.y, colored[name].y)
+        for attributes in (environment.attributes, colored[name].attributes):
+            assert attributes is not None and torch.equal(attributes, color(colored[name]))
 
 
 def test_mnist_counts_and_frequencies(mnist_dir: Path) -> None:

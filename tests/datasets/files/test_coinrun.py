@@ -1,17 +1,13 @@
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from oodbench.datasets.coinrun import TRAINING, CoinRun
 
 from oodbench.data.made import write_manifest
 from oodbench.datasets import make
-from oodbench.errors import UserError
-from oodbench.metrics import values_of_examples
 from oodbench.results.directory import Directory
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan, single
@@ -38,13 +34,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = [file for shard in dataset.shards for file in shard.files]
     write_manifest(folder, dataset.settings, files)
     return data_dir
-
-
-@pytest.fixture
-def copy(written: Path, tmp_path: Path) -> Path:
-    """The small set in a place where it can be damaged."""
-    shutil.copytree(written / "CoinRun", tmp_path / "CoinRun")
-    return tmp_path
 
 
 def test_environments(written: Path) -> None:
@@ -108,50 +97,3 @@ def test_the_papers_sweep(coinrun_dir: Path) -> None:
     assert type(run.algorithm.network).__name__ == "ResNet18"
     assert run.batches[0].x.shape == (1, 8, 3, 64, 64)  # all that level has in its split
     assert run.run_steps(2) is None
-
-
-def test_loss_is_the_divergence_from_the_expert(written: Path) -> None:
-    dataset = make("CoinRun", OPTIONS, written)
-    expert = dataset.load(0)["level0"].y
-    logits = torch.randn(expert.shape, generator=torch.Generator().manual_seed(0))
-    found = dataset.task.losses(logits, expert)
-    p, q = expert.double(), logits.double().softmax(-1)
-    expected = torch.where(p > 0, p * (p / q).log(), 0.0).sum(-1)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
-    right = values_of_examples(dataset.task, expert.clamp_min(1e-30).log(), expert)
-    assert right["agreement"].eq(1).all() and right["kl"].abs().max() < 1e-6
-    worst = F.one_hot(expert.argmin(-1), 15).float()
-    assert values_of_examples(dataset.task, worst, expert)["agreement"].eq(0).all()
-
-
-def problem(data_dir: Path | None, **options: object) -> str:
-    with pytest.raises(UserError) as caught:
-        given = [f"datasets={json.dumps([DATASET | options])}"]
-        make_plan(read_sweep(find_sweep("coinrun-small"), given), data_dir)
-    assert "\n" not in str(caught.value)
-    return str(caught.value).removeprefix("sweep 'coinrun-small': ")
-
-
-def test_data_that_are_not_there(tmp_path: Path) -> None:
-    command, sizes = "`python -m oodbench.data make CoinRun", "levels=3 --set states=10"
-    for folder, message in (
-        (None, f"CoinRun needs --data-dir DIR; get the data with {command} --data-dir DIR --set "),
-        (tmp_path, f"{tmp_path / 'CoinRun' / 'manifest.json'} is missing; get it with {command} "),
-    ):
-        sentence = problem(folder)
-        assert message in sentence
-        assert f"--set {sizes} --set test_levels=4`" in sentence
-
-
-@pytest.mark.parametrize("kind", ["images", "actions"])
-def test_damaged_files(kind: str, copy: Path) -> None:
-    file = copy / "CoinRun" / "training" / f"00001.{kind}.npy"
-    content = file.read_bytes()
-    for damaged in (content[:-10], content[:-1] + b"?"):
-        file.write_bytes(damaged)
-        assert problem(copy).startswith(f"CoinRun: {file} is damaged (its md5 is not ")
-    file.write_bytes(content[:-10])
-    with pytest.raises(UserError, match=f"{file} is not a whole .npy file"):
-        make("CoinRun", OPTIONS, copy).load(0)  # as a launch after the plan would
-    file.unlink()
-    assert problem(copy).startswith(f"CoinRun: {file} is missing; get it with `python")

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from oodbench.data.tables.typed import arrow_table
-from oodbench.datasets import datasets, make
+from oodbench.datasets import make
 from oodbench.errors import UserError
-from tests.helpers.results.sweeps import ended, first, records_of
 
 SAVED = Path(__file__).parent / "saved_images"
 OPTIONS = {"size": 8, "test_environments": ["e2"]}
@@ -57,25 +56,6 @@ def test_examples_are_those_of_a_manifest(saved: Path, tmp_path: Path) -> None:
         assert torch.equal(loaded[name].x.read(rows), examples.x.read(rows))
         assert torch.equal(loaded[name].y, examples.y)
     assert [r.kind for r in found.readings] == ["image", "target", "environment"]
-
-
-@pytest.mark.slow
-def test_a_run_has_the_records_of_a_manifests(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed(tmp_path)
-    changes: Any = {"algorithms": ["DANN"], "network": "MLP", "steps": 4, "evaluate_every": 2}
-    records = []
-    for name, file in [("HuggingFace", saved), ("Manifest", tmp_path / "list.csv")]:
-        # under one name, as seeds depend on a dataset's
-        kind = datasets.get(name)
-        monkeypatch.setitem(datasets._classes, "HuggingFace", kind)
-        monkeypatch.setattr(kind, "name", "HuggingFace")
-        dataset = {"name": "HuggingFace", "label": "pictures", "file": str(file), **OPTIONS}
-        records.append(
-            records_of(ended(first(datasets=[dataset], **changes), tmp_path / name / "run"))
-        )
-    assert records[0] == records[1] and len(records[0]) > 1
 
 
 def test_pictures_are_unpacked_once_and_whole(saved: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from oodbench.data.preparation import group_names, load_checked
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.train.loading import load_environments
@@ -100,6 +101,24 @@ def test_splits_of_one_data_set_are_no_shift(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="no folders such as train and test with folders of"):
         folder(tmp_path, splits="merge")
+
+
+def test_attributes_are_folders_in_those_of_the_classes(tmp_path: Path) -> None:
+    for environment in ("north", "south"):
+        draw(tmp_path / environment, ("cat", "dog"), ("indoors", "outdoors"), count=2)
+    plain = folder(tmp_path)
+    assert not plain.attributes and all(e.attributes is None for e in plain.load(0).values())
+    dataset = folder(tmp_path, attributes=True)
+    groups = [
+        f"{target}, {place}" for target in ("cat", "dog") for place in ("indoors", "outdoors")
+    ]
+    assert list(group_names(dataset)) == groups
+    for found in load_checked(dataset, 0).values():
+        assert found.attributes is not None
+        assert found.attributes.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    picture(0, 0).save(tmp_path / "north" / "dog" / "stray.png")
+    with pytest.raises(UserError, match=r"stray.png is in no folder of an attribute"):
+        folder(tmp_path, attributes=True).load(0)
 
 
 def test_attributes_lie_in_splits_too(tmp_path: Path) -> None:

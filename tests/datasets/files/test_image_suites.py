@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oodbench.data.pictures.published import Suite
-from oodbench.datasets import datasets, make
+from oodbench.datasets import make
 from oodbench.results.domainbed import ENVIRONMENTS
 from tests.helpers.data.pictures import draw
 
@@ -24,25 +24,6 @@ TOTALS = {"PACS": 9991, "VLCS": 10729, "OfficeHome": 15588, "DomainNet": 586575}
 SMALL: dict[str, object] = {"size": 8, "subset": True}
 
 
-def lay_out(data_dir: Path, name: str, count: int = 1) -> None:
-    root, places = LAYOUTS[name]
-    cls: Any = datasets.get(name)
-    folders = [place.replace("_World", " World") for place in places.split()]
-    classes = [f"class{i:03d}" for i in range(cls.num_classes)]
-    draw(data_dir / root, folders, classes, count, (".png", ".jpg"), (9, 7))
-
-
-@pytest.mark.parametrize("name", [n for n in LAYOUTS if n != "DomainNet"])
-def test_a_layout_is_read(name: str, tmp_path: Path) -> None:
-    lay_out(tmp_path, name)
-    dataset = make(name, SMALL, tmp_path)
-    dataset.check()
-    assert dataset.environments == ENVIRONMENTS[name]
-    for environment in dataset.load(0).values():
-        assert environment.y.tolist() == list(range(dataset.task.num_outputs))
-    assert "subset=True" in dataset.label
-
-
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_was_published(name: str) -> None:
     dataset: Any = make(name, {})
@@ -57,25 +38,21 @@ def test_what_was_published(name: str) -> None:
     assert " ".join(place.folder for place in dataset.places).split(" ") == places
 
 
-def spawrious(data_dir: Path, total: int) -> None:
-    backgrounds = ("beach", "desert", "dirt", "jungle", "mountain", "snow")
-    breeds = ("bulldog", "corgi", "dachshund", "labrador")
-    for half in ("0", "1"):
-        root = data_dir / "spawrious224" / half
-        draw(root, backgrounds, breeds, total, (".png",), (4, 4))
-
-
 def test_spawrious_is_what_its_authors_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = __import__("oodbench.datasets.spawrious", fromlist=["spawrious"])
     monkeypatch.setattr(module, "TOTAL", 10)
-    spawrious(tmp_path, 10)
+    for half in ("0", "1"):
+        root = tmp_path / "spawrious224" / half
+        draw(root, module.BACKGROUNDS, module.BREEDS, 10, (".png",), (4, 4))
 
     def counted(variant: str) -> dict[str, Counter[str]]:
         dataset: Any = make("Spawrious", {"variant": variant, "size": 4}, tmp_path)
-        found = {}
+        found, examples = {}, dataset.load(0)
         for name, files in dataset.listing.items():
+            backgrounds = [dataset.attributes[i] for i in examples[name].attributes]
+            assert backgrounds == [file.parents[1].name for file, _ in files]
             assert len({file for file, _ in files}) == len(files)
             keys = [file.relative_to(dataset.root).parts[:3] for file, _ in files]
             assert all(module.BREEDS[y] == k[2] for (_, y), k in zip(files, keys, strict=True))

@@ -8,6 +8,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from oodbench.data.preparation import load_checked
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.report.__main__ import app as report
@@ -123,6 +124,18 @@ def test_splits_and_groups_of_the_file(tmp_path: Path) -> None:
     assert table(tmp_path, data).load(0)["north"].clusters is None
     north = table(tmp_path, data, group="group").load(0)["north"]
     assert north.clusters is not None and north.clusters.tolist() == [i // 2 for i in range(20)]
+
+
+def test_an_attribute_is_a_column(tmp_path: Path) -> None:
+    data = frame(24).assign(weather=lambda d: np.where(d.index % 3, "rain", "sun"))
+    dataset = table(tmp_path, data, attribute="weather")
+    assert (dataset.input_shape, dataset.attributes) == ((5,), ("rain", "sun"))
+    for name, environment in load_checked(dataset, 0).items():
+        wanted = (data["weather"][data["environment"] == name] == "sun").astype(int)
+        assert environment.attributes is not None
+        assert environment.attributes.tolist() == wanted.tolist()
+    with pytest.raises(UserError, match="unknown column 'wether'"):
+        table(tmp_path, data, attribute="wether")
 
 
 @pytest.mark.nightly

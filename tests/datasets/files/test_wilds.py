@@ -226,3 +226,29 @@ def test_inputs_are_what_its_networks_take(name: str, wilds_dir: Path) -> None:
     dataset = opened(name, wilds_dir)
     found = load_checked(dataset, 0)
     assert fitted(dataset, found, {}).keys() == found.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("FMoW", ("Americas", "Europe", "Africa", "Asia", "Oceania")),
+        ("PovertyMap", ("not urban", "urban")),
+        ("CivilComments", ("not black", "black")),
+        ("CelebA", ("not male", "male")),
+        ("Waterbirds", ("land", "water")),
+        ("Camelyon17", ()),
+    ],
+)
+def test_the_attribute_is_a_metadata_field(
+    name: str, attributes: tuple[str, ...], wilds_dir: Path
+) -> None:
+    dataset = opened(name, wilds_dir)
+    assert dataset.attributes == attributes
+    for environment, found in load_checked(dataset, 0).items():
+        if not attributes:
+            assert found.attributes is None
+            continue
+        assert found.attributes is not None
+        column = dataset.data.metadata_fields.index(dataset.row.attribute)
+        wanted = dataset.data.metadata_array[dataset.places[environment], column]
+        assert found.attributes.tolist() == wanted.tolist()
