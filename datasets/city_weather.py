@@ -5,9 +5,10 @@ from typing import Any
 import torch
 
 from oodbench.columns import Columns
-from oodbench.data.tables.packaged import RTable, TableRows
 from oodbench.datasets import Metadata, register
 from oodbench.tasks import Task
+
+from .packaged import PackagedTable, TableRows
 
 CITIES = ("Auckland", "Beijing", "Chicago", "Mumbai", "San Diego")
 TEST = "Mumbai"
@@ -33,7 +34,7 @@ DAYS = 7
         checksums={"mosaicData/Weather.pkl.compress": "0fcec4f373f3f143e82258383fd9f38c"},
     ),
 )
-class CityWeather(RTable):
+class CityWeather(PackagedTable):
     """Did it rain, snow or hail on a day, given the rest of its weather? A city is held out.
 
     The 731 days of 2016 and 2017 in Auckland, Beijing, Chicago, Mumbai and San Diego. Inputs are the day's

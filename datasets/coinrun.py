@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.made import MadeDataset
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import Environment, Metadata, register
 from oodbench.errors import UserError, missing_package
@@ -29,6 +28,8 @@ from oodbench.files import whole_file
 from oodbench.hparams import hparam
 from oodbench.seeds import derive
 from oodbench.tasks import Task
+
+from .made import MadeDataset
 
 IMAGE = (64, 64, 3)
 KEYS = (

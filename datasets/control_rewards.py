@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.made import MadeDataset
 from oodbench.datasets import Environment, Metadata, dealt, numbered_environments, register
 from oodbench.errors import UserError, missing_package, unknown
 from oodbench.files import whole_file
 from oodbench.hparams import hparam
 from oodbench.seeds import derive
 from oodbench.tasks import Task
+
+from .made import MadeDataset
 
 FOLDER = "ControlRewards"
 STEPS = 100

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 
 from oodbench.columns import EMPTY, Columns
-from oodbench.data.tables.packaged import RTable, TableRows
 from oodbench.datasets import Metadata, register
 from oodbench.tasks import Task
+
+from .packaged import PackagedTable, TableRows
 
 YEARS = {
     "1977-81": (1977, 1981),
@@ -52,7 +53,7 @@ SIZES = ("weight", "hindfoot_length")
         checksums={"ratdat/complete.pkl.compress": "d92229624edf5d7d5dd414d36da49c22"},
     ),
 )
-class DesertRodents(RTable):
+class DesertRodents(PackagedTable):
     """Of which genus is a rodent that was caught near Portal, Arizona? The last years are held out.
 
     The 32,706 captures of seven genera from 1977 to 2002 in which the animal was weighed or its hind foot

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from oodbench.columns import Columns
-from oodbench.data.tables.packaged import PackagedTable, TableRows
 from oodbench.datasets import Environment, Metadata, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
+
+from .packaged import PackagedTable, TableRows
 
 MONTHS = {
     "Jan-Feb": (1, 2),
@@ -87,7 +89,7 @@ class Flights(PackagedTable):
     classes = ("on time", "late")
 
     @classmethod
-    def read_rows(cls, *files: Path) -> TableRows:
+    def frame(cls, *files: Path) -> Any:
         """The flights that arrived, with the weather at the airport in the scheduled hour of departure."""
         import pandas as pd  # runs of other datasets start faster without it
 
@@ -99,22 +101,27 @@ class Flights(PackagedTable):
         table = table[table["wind_speed"] < STORM]
         departure, arrival = (table[c] // 100 * 60 + table[c] % 100 for c in columns[3:5])
         date = pd.to_datetime(table[["year", "month", "day"]])
-        table = table.assign(
+        return table.assign(
             departure=departure,
             duration=(arrival - departure) % 1440,
             weekday=date.dt.day_name().str[:3],
+            day=date.dt.day_of_year,
         )
-        numbers = torch.tensor(table[[*NUMBERS]].to_numpy("float32"))
+
+    @classmethod
+    def rows(cls, frame: Any) -> TableRows:
+        """All of these flights."""
+        numbers = torch.tensor(frame[[*NUMBERS]].to_numpy("float32"))
         chosen = [
-            torch.tensor((table[[column]].to_numpy() == [*values]).astype("float32"))
+            torch.tensor((frame[[column]].to_numpy() == [*values]).astype("float32"))
             for column, values in CHOICES.items()
         ]
         number = {month: i for i, months in enumerate(MONTHS.values()) for month in months}
         return TableRows(
             torch.cat([numbers, *chosen], 1),
-            torch.tensor((table["arr_delay"] > 0).to_numpy("float32")),
-            torch.tensor(table["month"].map(number).to_numpy("int64")),
-            torch.tensor(date.dt.day_of_year.to_numpy("int64")),
+            torch.tensor((frame["arr_delay"] > 0).to_numpy("float32")),
+            torch.tensor(frame["month"].map(number).to_numpy("int64")),
+            torch.tensor(frame["day"].to_numpy("int64")),
         )
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:

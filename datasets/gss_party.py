@@ -5,9 +5,10 @@ from typing import Any
 import torch
 
 from oodbench.columns import EMPTY, Columns
-from oodbench.data.tables.packaged import RTable, TableRows
 from oodbench.datasets import Metadata, register
 from oodbench.tasks import Task
+
+from .packaged import PackagedTable, TableRows
 
 YEARS = {
     "1972-76": (1972, 1976),
@@ -43,7 +44,7 @@ who lean to neither party and of supporters of another party."""
         checksums={"stevedata/gss_abortion.pkl.compress": "5ba06c59a5de89d615b0d68d58909be2"},
     ),
 )
-class GSSParty(RTable):
+class GSSParty(PackagedTable):
     """Do respondents of a survey lean to Democrats or Republicans? The latest surveys are held out.
 
     The General Social Survey asks another sample of adults in the United States every year or two. Inputs

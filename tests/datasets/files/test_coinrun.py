@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 from oodbench.datasets.coinrun import TRAINING, CoinRun
+from oodbench.datasets.made import write_manifest
 
-from oodbench.data.made import write_manifest
 from oodbench.datasets import make
 from oodbench.results.directory import Directory
 from oodbench.sweep.file import find_sweep, read_sweep

@@ -28,8 +28,8 @@ from oodbench.datasets.coinrun import (
     make_shard,
     scene,
 )
+from oodbench.datasets.made import read_manifest
 
-from oodbench.data.made import read_manifest
 from oodbench.datasets import coinrun
 from oodbench.identity import md5
 

@@ -17,10 +17,10 @@ from oodbench.datasets.control_rewards import (
     file_of,
     write_episode,
 )
+from oodbench.datasets.made import write_manifest
 from typer.testing import CliRunner
 
 from oodbench.data.__main__ import app
-from oodbench.data.made import write_manifest
 from oodbench.datasets import make, md5
 from oodbench.errors import UserError
 from oodbench.sweep.file import find_sweep, read_sweep

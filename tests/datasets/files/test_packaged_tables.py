@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from oodbench.datasets.packaged import PackagedTable
 
-from oodbench.data.tables.packaged import PackagedTable
 from oodbench.datasets import Environment, make
 from oodbench.errors import MissingError, UserError
 

