@@ -16,7 +16,7 @@ from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.notes import Finding
 from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import Plan, make_plan
 from oodbench.train.loading import load_environments
 
 SIZE = 90
@@ -98,9 +98,8 @@ def test_dropped_groups_are_in_no_split_of_a_training_environment(tmp_path: Path
                 wanted = index if name == held_out else index[torch.from_numpy(stays)]
                 assert dropped.splits[name][half].tolist() == wanted.tolist()
         assert len(dropped.splits[other]["in"]) < len(kept.splits[other]["in"])
-    data.assign(patient=np.resize(["P1", "P2", "P3"], len(data))).to_csv(
-        tmp_path / "t.csv", index=False
-    )
+    shared = data.assign(patient=np.resize(["P1", "P2", "P3"], len(data)))
+    shared.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(UserError, match="with C held out, `group_across: drop` leaves nothing of"):
         load_environments("Table", options, ["C"], **origin | {"trial": 1})
     with pytest.raises(UserError, match="needs the option `group`"):
@@ -223,16 +222,16 @@ def pictures(root: Path) -> None:
         (root / "B" / "x" / f"{i}.png").write_bytes((root / "A" / "y" / f"{i}.png").read_bytes())
 
 
+def planned(folder: Path, dataset: dict[str, str], **keys: Any) -> Plan:
+    sweep = {"name": "s", "datasets": [dataset], "algorithms": ["ERM"], **keys}
+    return make_plan(validate(sweep, "a test"), folder)
+
+
 def test_plans_say_what_changes_a_number_and_keep_all(tmp_path: Path) -> None:
     pictures(tmp_path / "pictures")
-    sweep = {
-        "name": "s",
-        "datasets": [{"name": "ImageFolder", "root": "pictures", "label": "p"}],
-        "algorithms": ["ERM"],
-        "network": "ConvNet",
-    }
+    dataset = {"name": "ImageFolder", "root": "pictures", "label": "p"}
     for _ in range(2):  # the second one looks at no file
-        plan = make_plan(validate(sweep, "a test"), tmp_path)
+        plan = planned(tmp_path, dataset, network="ConvNet")
         (copies,) = plan.findings["p"]
         assert copies.counts == {"examples": 3, "of": 40}
         assert f"p: {copies.sentence}" in plan.notes
@@ -242,13 +241,7 @@ def test_a_class_that_an_out_split_lacks(tmp_path: Path) -> None:
     data = frame()
     data.loc[:1, "target"] = "rare"
     data.to_csv(tmp_path / "t.csv", index=False)
-    sweep = {
-        "name": "s",
-        "datasets": [{"name": "Table", "file": "t.csv"}],
-        "algorithms": ["ERM"],
-        "trials": 6,
-    }
-    plan = make_plan(validate(sweep, "a test"), tmp_path)
+    plan = planned(tmp_path, {"name": "Table", "file": "t.csv"}, trials=6)
     (lacking,) = [f for f in plan.findings["t"] if f.kind == "lacking class"]
     assert lacking.environments == ("A",) and 1 <= lacking.counts["rare"] <= 6
     assert json.dumps(lacking.counts) and f"t: {lacking.sentence}" in plan.notes

@@ -57,9 +57,7 @@ class Shapes(DrawnPictures):
     test_environments = COLOURS[1:]
     task = Task("multiclass", 2)
     normalization = Normalization((0.5,) * 3, (0.5,) * 3)
-    packages = tuple(
-        archives.package("npm", c, f) for c, f in zip(COLOURS, FILES.values(), strict=True)
-    )
+    packages = tuple(archives.package("npm", *each) for each in FILES.items())
 
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
         """All shapes."""

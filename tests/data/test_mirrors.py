@@ -35,10 +35,7 @@ class Sketches(FileDataset):
         shift="colour",
         network="MLP",
         steps=1,
-        checksums={
-            path: hashlib.md5(content, usedforsecurity=False).hexdigest()
-            for path, content in CONTENTS.items()
-        },
+        checksums={path: hashlib.md5(file).hexdigest() for path, file in CONTENTS.items()},
     )
 
     def load(self, trial: int) -> dict[str, Environment]:
@@ -163,9 +160,8 @@ def parquet_copy(name: str, folder: Path) -> None:
         rows.insert(0, "image_id", range(len(rows)))
         files = {"id_train": rows["split"] == 0, "id_val": rows.pop("split") == 1}
     else:
-        rows = pd.read_csv(
-            folder / "civilcomments_v1.0" / "all_data_with_identities.csv", index_col=0
-        )
+        file = folder / "civilcomments_v1.0" / "all_data_with_identities.csv"
+        rows = pd.read_csv(file, index_col=0)
         files = {split: rows["split"] == split for split in ("val", "test", "train")}
         rows = rows.drop(columns="split").rename(columns={"comment_text": "text"})
     (folder / "parquet").mkdir()

@@ -8,13 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from oodbench.data.streams import (
-    CHUNK_EXAMPLES,
-    MemoryMapped,
-    ReadAhead,
-    Stored,
-    Subset,
-)
+from oodbench.data.streams import CHUNK_EXAMPLES, MemoryMapped, ReadAhead, Stored, Subset
 from oodbench.datasets import Environment
 from oodbench.errors import UserError
 from oodbench.results.run_directory import RunDirectory

@@ -11,10 +11,8 @@ def test_an_algorithm_has_its_hyperparameters() -> None:
     found = details("MMREx")
     assert (found["kind"], found["paper"]) == ("algorithm", "arXiv:2003.00688")
     rows = by_name(found["hparams"])
-    assert rows["lr"]["by_family"]["linear"] == {
-        "default": 1e-2,
-        "range": "log_uniform(0.001, 0.1)",
-    }
+    of_linear = {"default": 1e-2, "range": "log_uniform(0.001, 0.1)"}
+    assert rows["lr"]["by_family"]["linear"] == of_linear
     assert rows["lr"]["bounds"] == "at least 0.0"
     assert rows["optimizer"]["bounds"] == "one of adam, adamw, sgd"
     assert rows["weight_decay"]["meaning"].startswith("Added to the gradient as weight_decay *")

@@ -66,9 +66,8 @@ def test_two_classes_have_the_difference_of_their_logits(folder: Path) -> None:
 
 def test_grey_images_are_those_with_three_equal_channels(folder: Path) -> None:
     grey, colour = made(folder, shape=(1, 16, 16)).eval(), made(folder).eval()
-    colour.load_state_dict(
-        {k.replace("featurizer.2", "featurizer.1"): v for k, v in grey.state_dict().items()}
-    )
+    state = {k.replace("featurizer.2", "featurizer.1"): v for k, v in grey.state_dict().items()}
+    colour.load_state_dict(state)
     one = IMAGES[:, :1]
     torch.testing.assert_close(grey(one), colour(one.expand(-1, 3, -1, -1)))
 

@@ -59,9 +59,8 @@ def test_losses_are_torchvisions_own_of_each_image() -> None:
         torch.manual_seed(3)  # of the anchors that are looked at
         wanted = whole([image], [{"boxes": true, "labels": labels}])
         torch.manual_seed(3)
-        torch.testing.assert_close(
-            network.losses(image[None], boxes[None])[0], sum(wanted.values())
-        )
+        (found,) = network.losses(image[None], boxes[None])
+        torch.testing.assert_close(found, sum(wanted.values()))
     losses = network.losses(x, y)
     assert losses.shape == (3,)
     losses.mean().backward()
@@ -89,10 +88,8 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     model = fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=2)
     torch.save(model.state_dict(), file)
     network = detector(weights=str(file), body="resnet50")
-    state = model.state_dict()
-    torch.testing.assert_close(
-        network.featurizer.body.conv1.weight, state["backbone.body.conv1.weight"]
-    )
+    wanted = model.state_dict()["backbone.body.conv1.weight"]
+    torch.testing.assert_close(network.featurizer.body.conv1.weight, wanted)
     assert not network.featurizer.body.conv1.weight.requires_grad
     other = tmp_path / "other.pth"
     torch.save({"fc1": torch.zeros(1)}, other)

@@ -19,16 +19,8 @@ def images(count: int = 6, height: int = 17, width: int = 23) -> Tensor:
 
 def test_crops_are_torchvisions() -> None:
     x = images()
-    boxes = torch.tensor(
-        [
-            [0, 0, 17, 23],
-            [3, 4, 10, 9],
-            [16, 22, 1, 1],
-            [0, 0, 5, 23],
-            [2, 0, 15, 20],
-            [1, 1, 12, 22],
-        ]
-    )
+    corners = [[0, 0, 17, 23], [3, 4, 10, 9], [16, 22, 1, 1]]
+    boxes = torch.tensor([*corners, [0, 0, 5, 23], [2, 0, 15, 20], [1, 1, 12, 22]])
     flipped = torch.tensor([False, True, False, False, True, False])
     found = augment.resized_crops(x, boxes, flipped)
     for image, box, flip, result in zip(x, boxes.tolist(), flipped, found, strict=True):

@@ -76,9 +76,8 @@ def test_what_is_transparent_is_white(name: str, mode: str, tmp_path: Path) -> N
 
 
 def test_a_colour_that_means_transparency_is_white(tmp_path: Path) -> None:
-    assert read(Image.fromarray(GREY), tmp_path / "x.png", transparency=3)[0, :5, 0].tolist() == [
-        *(0, 1, 2, 255, 4)
-    ]
+    grey = read(Image.fromarray(GREY), tmp_path / "x.png", transparency=3)
+    assert grey[0, :5, 0].tolist() == [0, 1, 2, 255, 4]
     palette = Image.fromarray(GREY).convert("P")
     assert read(palette, tmp_path / "y.png", transparency=0)[0, :3, 0].tolist() == [255, 1, 2]
     deep = Image.fromarray(GREY.astype(np.uint16) * 257)
@@ -182,9 +181,8 @@ def test_environments_are_in_the_order_in_which_people_count(tmp_path: Path) -> 
     assert in_order(["9" * 5000, "8" * 5000]) == ["8" * 5000, "9" * 5000]
     draw(tmp_path / "set", map(str, range(1, 12)), ("x", "y"))
     dataset = make("ImageFolder", {"root": "set", "size": 8}, tmp_path)
-    assert dataset.test_environments == ("11",) and list(dataset.load(0)) == list(
-        dataset.environments
-    )
+    assert dataset.test_environments == ("11",)
+    assert list(dataset.load(0)) == list(dataset.environments)
 
 
 def test_no_program_is_run_for_a_file_that_names_itself_a_picture(tmp_path: Path) -> None:
@@ -205,10 +203,8 @@ def test_large_pictures_are_read_without_warnings_and_too_large_ones_refused(
     assert decoded(file, 20).std() > 0 and not look(file).problem
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20_000)
     os.utime(file, ns=(1, 1))  # else it is not looked at again
-    assert (
-        "60000 pixels) exceeds limit of 40000 pixels; save it smaller, as `size`"
-        in look(file).problem
-    )
+    said = "60000 pixels) exceeds limit of 40000 pixels; save it smaller, as `size`"
+    assert said in look(file).problem
     with pytest.raises(UserError, match=r"60000 pixels.* save it smaller"):
         decoded(file, 20)
 

@@ -65,9 +65,8 @@ def test_states_and_actions_are_the_suites(task: str) -> None:
     before = simulator.state()
     scores = simulator.scores(plans)
     assert np.array_equal(simulator.state(), before)
-    assert np.mean([simulator.step(action) for action in plans[1]]) == pytest.approx(
-        scores[1], abs=1e-6
-    )
+    rewards = [simulator.step(action) for action in plans[1]]
+    assert np.mean(rewards) == pytest.approx(scores[1], abs=1e-6)
 
 
 def test_copied_dimensions_say_what_rewards_depend_on() -> None:

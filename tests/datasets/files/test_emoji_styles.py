@@ -57,11 +57,8 @@ def test_every_set_draws_the_same_code_points(files: dict[str, Files]) -> None:
     pictures = emoji().pictures(files)
     for name in SETS:
         drawn = [(p.identity, GROUPS[p.target]) for p in pictures if p.environment == name]
-        assert drawn == [
-            ("1f3cf", "Activities"),
-            ("1f600", "Smileys & Emotion"),
-            ("1f984", "Animals & Nature"),
-        ]
+        groups = ("Activities", "Smileys & Emotion", "Animals & Nature")
+        assert drawn == [*zip(("1f3cf", "1f600", "1f984"), groups, strict=True)]
     sizes = {p.draw().shape for p in pictures}
     assert sizes == {(3, 16, 16)}
     assert len({p.draw().tobytes() for p in pictures if p.identity == "1f984"}) == len(SETS)

@@ -106,9 +106,8 @@ def refusal(tmp_path: Path) -> str:
 def test_missing_files_are_told_with_the_command_that_fetches_them(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match=r"2014_clean.csv is missing.*--data-dir") as error:
         make("FinancialIndicators", {}, tmp_path).check()
-    assert error.value.command == (
-        f"python -m oodbench.data download FinancialIndicators --data-dir {tmp_path}"
-    )
+    command = f"python -m oodbench.data download FinancialIndicators --data-dir {tmp_path}"
+    assert error.value.command == command
 
 
 def test_other_files_are_told_by_columns_companies_and_checksum(

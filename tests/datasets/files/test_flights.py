@@ -70,12 +70,8 @@ def test_numbers_are_standardised_by_what_is_trained_on_and_clipped() -> None:
     numbers = fitted(x)[:, :COUNT]
     moderate = (numbers.abs() < CLIP).all(0)
     assert moderate.sum() > COUNT / 2 and not moderate.all()
-    torch.testing.assert_close(
-        numbers.mean(0)[moderate], torch.zeros(int(moderate.sum())), atol=1e-4, rtol=0
-    )
-    torch.testing.assert_close(
-        numbers.std(0, correction=0)[moderate], torch.ones(int(moderate.sum())), atol=1e-4, rtol=0
-    )
+    assert numbers.mean(0)[moderate].abs().max() < 1e-4
+    assert (numbers.std(0, correction=0)[moderate] - 1).abs().max() < 1e-4
     assert numbers.abs().max() == CLIP
     assert fitted(found[SUMMER].x)[:, NUMBERS.index("temp")].mean() > 1
     assert torch.equal(fitted(x)[:, COUNT:], x[:, COUNT:])

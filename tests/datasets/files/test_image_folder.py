@@ -96,9 +96,8 @@ def test_environments_and_a_class_may_be_called_like_splits(tmp_path: Path) -> N
 
 def test_splits_of_one_data_set_are_no_shift(tmp_path: Path) -> None:
     draw(tmp_path, ("train", "val", "test"), ("cat", "dog"))
-    assert "called like splits (test, train, val), and splits of one data set" in said(
-        folder(tmp_path)
-    )
+    text = "called like splits (test, train, val), and splits of one data set"
+    assert text in said(folder(tmp_path))
     with pytest.raises(UserError, match="no folders such as train and test with folders of"):
         folder(tmp_path, splits="merge")
 
@@ -151,9 +150,7 @@ def test_what_may_be_a_stray_is_said(tmp_path: Path) -> None:
     for i in range(210):
         (tmp_path / "a/cat" / f"x{i}.png").write_bytes((tmp_path / "a/few.png").read_bytes())
     draw(tmp_path / "a", ("dust",), ("x",), count=1)
-    with pytest.raises(
-        UserError, match=r"b/dust, but there is \S+a/dust/x/0.* if 'dust' is not a class"
-    ):
+    with pytest.raises(UserError, match=r"b/dust, but there is \S+a/dust/x/0.* if 'dust' is not"):
         assert folder(tmp_path).listing
 
 
@@ -164,12 +161,8 @@ def test_an_archives_own_level_is_found(tmp_path: Path) -> None:
     assert "alone in" in said(found)
     draw(tmp_path / "one/a", ("cat", "dog"), ("monday",))
     assert folder(tmp_path / "one", splits="").classes == ("cat", "dog")
-    draw(
-        tmp_path / "PACS/kfold",
-        ("art_painting", "cartoon", "photo", "sketch"),
-        [f"c{i}" for i in range(7)],
-        count=1,
-    )
+    styles = ("art_painting", "cartoon", "photo", "sketch")
+    draw(tmp_path / "PACS/kfold", styles, [f"c{i}" for i in range(7)], count=1)
     (tmp_path / "PACS/kfold/photo/raw").mkdir()
     pacs: Any = make("PACS", {"subset": True, "size": 8}, tmp_path)
     assert sizes(pacs) == dict.fromkeys("ACPS", 7)
@@ -292,9 +285,7 @@ def test_classes_that_some_environment_lacks(tmp_path: Path) -> None:
     assert sizes(folder(tmp_path)) == {"a": 8, "b": 8, "c": 4}
     assert "environment 'c' has one class only, 'cat'" in said(folder(tmp_path))
     draw(tmp_path / "c", ("Dog",), ("x",))
-    with pytest.raises(
-        UserError, match=r"no folder \S+a/Dog, .*: 'Dog' and 'dog' count as different, na"
-    ):
+    with pytest.raises(UserError, match=r"folder \S+a/Dog, .*: 'Dog' and 'dog' count as different"):
         assert folder(tmp_path).listing
     for name in "ab":
         (tmp_path / name / "Dog").mkdir()
@@ -355,11 +346,9 @@ def test_subjects_in_several_environments_are_said_by_the_names_of_pictures(
 def test_numbers_that_begin_again_in_each_environment_are_no_subjects(tmp_path: Path) -> None:
     for environment in "ab":
         for label, kind in enumerate(("ill", "well")):
-            (tmp_path / environment / kind).mkdir(parents=True)
+            (at := tmp_path / environment / kind).mkdir(parents=True)
             for number in range(3):
-                picture(number, label).save(
-                    tmp_path / environment / kind / f"pic{3 * label + number}_x.png"
-                )
+                picture(number, label).save(at / f"pic{3 * label + number}_x.png")
     assert not folder(tmp_path).notes
 
 

@@ -118,7 +118,5 @@ def test_paths_are_found_in_both_forms_of_unicode(
 def test_scans_in_a_list_are_named(tmp_path: Path) -> None:
     manifest(tmp_path, listed())
     (tmp_path / "images/3.png").write_bytes(b"\0" * 128 + b"DICM" + b"x" * 99)
-    with pytest.raises(
-        UserError, match=r"line 5: .*3.png cannot be .*unknown; pydicom.dcmread reads"
-    ):
+    with pytest.raises(UserError, match=r"line 5: .*3.png cannot .*unknown; pydicom.dcmread reads"):
         make("Manifest", {"file": "mine.csv", "size": 6}, tmp_path).check()

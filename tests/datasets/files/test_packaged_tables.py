@@ -24,6 +24,7 @@ SIZES = {
     "GSSParty": 2000,
 }
 NAMES = tuple(SIZES)
+MEASURED = ("high_temp", "avg_hg", "low_wind")
 
 
 def table(name: str, **options: Any) -> PackagedTable:
@@ -56,9 +57,8 @@ def test_a_trial_draws_rows_of_each_environment(name: str) -> None:
         size = of_name[place] if isinstance(of_name, dict) else of_name
         low, high = size if isinstance(size, tuple) else (size, size)
         assert low <= len(environment.y) <= high
-        count = len(dataset.columns.numbers + dataset.columns.gaps) + len(
-            dataset.columns.categories
-        )
+        columns = dataset.columns
+        count = len(columns.numbers) + len(columns.gaps) + len(columns.categories)
         assert environment.x.shape == (len(environment.y), count)
         assert environment.x.isfinite().all()
         assert len(set(environment.y.tolist())) == len(dataset.classes)
@@ -85,15 +85,15 @@ def test_weather_is_that_of_the_source() -> None:
     columns = table("CityWeather").columns
     for city, environment in table("CityWeather").load(0).items():
         days = frame[frame["city"] == city].reset_index(drop=True)
+        share = days["low_wind"].isna().mean()
         wet = days["events"].fillna("").str.contains("Rain|Snow|Hail")
-        known = Counter(
-            zip(days["high_temp"], days["avg_hg"], days["low_wind"].fillna(0), wet, strict=True)
-        )
-        places = [columns.numbers.index(n) for n in ("high_temp", "avg_hg", "low_wind")]
+        days = days.assign(low_wind=days["low_wind"].fillna(0), wet=wet)
+        known = Counter(zip(*(days[n] for n in (*MEASURED, "wet")), strict=True))
+        places = [columns.numbers.index(n) for n in MEASURED]
         rows = zip(*environment.x[:, places].T.tolist(), environment.y.bool().tolist(), strict=True)
         assert not Counter(rows) - known
         gaps = environment.x[:, len(columns.numbers)].mean()
-        assert gaps == pytest.approx(days["low_wind"].isna().mean(), abs=0.05)
+        assert gaps == pytest.approx(share, abs=0.05)
 
 
 def test_rodents_are_those_of_the_years() -> None:

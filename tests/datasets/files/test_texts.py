@@ -18,22 +18,10 @@ from tests.helpers.data.transformers_copies import WORDS
 
 pytestmark = pytest.mark.slow
 
-SIZES: dict[str, Any] = {
-    "vocab_size": len(WORDS),
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 40,
-}
-GPT: dict[str, Any] = {
-    "bos_token_id": 2,
-    "eos_token_id": 3,
-    "n_embd": 16,
-    "n_layer": 1,
-    "n_head": 2,
-    "n_positions": 40,
-}
+SIZES: dict[str, Any] = {"vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 1}
+SIZES |= {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 40}
+GPT: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 3, "n_embd": 16}
+GPT |= {"n_layer": 1, "n_head": 2, "n_positions": 40}
 T5: dict[str, Any] = {"d_model": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2, "d_kv": 8}
 MODELS: dict[str, tuple[dict[str, Any], str]] = {
     "Bert": (SIZES, "first"),

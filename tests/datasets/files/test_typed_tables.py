@@ -53,9 +53,7 @@ def test_a_saved_table_has_the_examples_of_the_same_csv(name: str, tmp_path: Pat
     assert (found.readings, found.notes) == (wanted.readings, wanted.notes)
     loaded = found.load(0)
     for environment, examples in wanted.load(0).items():
-        torch.testing.assert_close(
-            loaded[environment].x, examples.x, rtol=0, atol=0, equal_nan=True
-        )
+        np.testing.assert_array_equal(loaded[environment].x, examples.x)
         assert torch.equal(loaded[environment].y, examples.y)
 
 
@@ -67,10 +65,7 @@ def test_a_saved_table_has_the_examples_of_the_same_csv(name: str, tmp_path: Pat
         (pa.array(["a", "b", "a", None]).dictionary_encode(), ["a", "b", "a", ""]),
         (pa.array([" x ", "", "1e3", "NO"], pa.large_string()), ["x", "", "1e3", "NO"]),
         (pa.array([True, None, False, True]), ["True", "", "False", "True"]),
-        (
-            pa.array([18262, 0, None, 1], pa.date32()),
-            ["2020-01-01", "1970-01-01", "", "1970-01-02"],
-        ),
+        (pa.array([9, 0, None, 1], pa.date32()), ["1970-01-10", "1970-01-01", "", "1970-01-02"]),
     ],
 )
 def test_values_are_cells(values: Any, cells: list[Any], tmp_path: Path) -> None:

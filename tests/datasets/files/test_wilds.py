@@ -35,10 +35,8 @@ def test_environments_are_the_groups_of_train_and_the_other_splits(
     assert tuple(found) == dataset.environments
     splits = np.asarray(data.split_array, dtype=int)
     for split in dataset.evaluation_environments:
-        assert (
-            dataset.places[split].tolist()
-            == np.flatnonzero(splits == data.split_dict[split]).tolist()
-        )
+        wanted = np.flatnonzero(splits == data.split_dict[split])
+        assert dataset.places[split].tolist() == wanted.tolist()
     groups = dataset.trainable(())
     assert groups and {"val", "test"} <= set(dataset.evaluation_environments)
     train = torch.cat([dataset.places[group] for group in groups]).sort().values
@@ -168,9 +166,7 @@ def test_the_plan_takes_the_packages_splits_and_settings(wilds_dir: Path) -> Non
     assert (run.test_environments, run.validation_environments) == (("test",), ("val",))
     assert (run.holdout, run.steps) == (0.0, 94_511)
     wanted = {"lr": 1e-3, "weight_decay": 1e-2, "optimizer": "sgd", "batch_size": 16}
-    assert wanted | {"environments_per_step": 2} == {
-        k: run.hparams[k] for k in (*wanted, "environments_per_step")
-    }
+    assert (wanted | {"environments_per_step": 2}).items() <= run.hparams.items()
     run = planned(validation_environments=["id_val"], test_environments=[["test", "val"]])
     assert run.validation_environments == ("id_val",)
 
@@ -180,6 +176,14 @@ LATER: dict[str, Any] = {
     "algorithms": ["ERM", "IRM", "VREx", "DANN", "ANDMask", "TemporalANDMask"],
     "trials": 1,
     "steps": 1,
+}
+IMPOSSIBLE = {
+    "Py150": {"DANN": "it needs one feature vector and one target of each example, unlike tokens"},
+    "GlobalWheat": {
+        "IRM": "a detector's losses are not a function of its outputs",
+        "DANN": "it needs one feature vector and one target of each example, unlike boxes",
+        "ANDMask": "a detector's losses have no gradient for each environment in one pass",
+    },
 }
 NETWORKS: dict[str, dict[str, Any]] = {
     "Py150": {"name": "CodeGPT", "hparams": {"layers": 1, "width": 16, "heads": 2}},
@@ -196,19 +200,7 @@ def test_what_can_be_trained_on_tokens_and_boxes(
     keys = {**LATER, "datasets": [{"name": name, **SMALL[name]}], "network": NETWORKS[name]}
     plan = make_plan(validate(keys, "later"), wilds_dir)
     reasons = {i.algorithm: i.reason for i in plan.impossible}
-    assert (
-        reasons
-        == {
-            "Py150": {
-                "DANN": "it needs one feature vector and one target of each example, unlike tokens"
-            },
-            "GlobalWheat": {
-                "IRM": "a detector's losses are not a function of its outputs",
-                "DANN": "it needs one feature vector and one target of each example, unlike boxes",
-                "ANDMask": "a detector's losses have no gradient for each environment in one pass",
-            },
-        }[name]
-    )
+    assert reasons == IMPOSSIBLE[name]
     assert len(plan.runs) == len(LATER["algorithms"]) - len(reasons)
     for run in list(plan.runs.values())[: 5 if name == "Py150" else 1]:  # detectors are slow
         directory = ended(run, tmp_path / run.id, data_dir=wilds_dir, keep_predictions=True)

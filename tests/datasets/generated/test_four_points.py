@@ -9,13 +9,8 @@ from oodbench.train.settings import TrainSettings
 
 pytestmark = pytest.mark.slow
 
-HPARAMS = {
-    "lr": 0.15,
-    "weight_decay": 0.02,
-    "optimizer": "sgd",
-    "momentum": 0.0,
-    "lr_schedule": "exponential",
-}
+HPARAMS = {"lr": 0.15, "weight_decay": 0.02, "optimizer": "sgd", "momentum": 0.0}
+HPARAMS |= {"lr_schedule": "exponential"}
 START = {"name": "Linear", "hparams": {"diagonal": True, "start": 0.0, "start_std": 0.1}}
 
 

@@ -38,9 +38,8 @@ def test_the_metrics_are_the_predictions() -> None:
 def test_erm_irm_and_rex_give_three_answers(
     algorithm: str, wanted: tuple[float, ...], steps: int
 ) -> None:
-    hparams = {"lr": 0.01} | (
-        {} if algorithm == "ERM" else {"penalty_weight": 1e4, "anneal_steps": 0}
-    )
+    penalty = {"penalty_weight": 1e4, "anneal_steps": 0}
+    hparams = {"lr": 0.01} | (penalty if algorithm != "ERM" else {})
     spec = single(
         {"name": "ThreeInputs"},
         {"name": algorithm, "hparams": hparams},
