@@ -22,39 +22,33 @@ from oodbench.train.batches import Batches
 from tests.helpers.algorithms.methods import BINARY, tiny
 
 
+def require_mixed(algorithm: Any, batch: Batch, step: int, pairs: dict[int, int], m: Any) -> None:
+    """The loss is the mean over pairs of examples, the first of which weighs m, one or one of each."""
+    task, x, y = algorithm.problem.task, batch.x.flatten(0, 1), batch.y.flatten(0, 1)
+    total = torch.zeros((), dtype=torch.float64)
+    for (i, j), share in zip(pairs.items(), m.expand(len(pairs)), strict=True):
+        logits = algorithm.network((share * x[i] + (1 - share) * x[j]).unsqueeze(0))
+        for weight, k in ((share, i), (1 - share, j)):
+            total += weight * task.losses(logits, y[k : k + 1])[0] / len(x)
+    out = algorithm.outputs(algorithm.prepared(batch, step), step)
+    torch.testing.assert_close(algorithm.objective(out), total)
+
+
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "distribution"])
-def test_the_loss_is_that_of_every_mixed_example(kind: str) -> None:
-    task = TASKS[kind]
-    algorithm, batch = tiny("Mixup", task, alpha=0.4), tiny_batch(task)
-    drawn = algorithm.noise_at(batch, 7)
+def test_mixup_mixes_environments_in_a_ring_and_the_original_all_examples_by_one_share(
+    kind: str,
+) -> None:
+    batch = tiny_batch(TASKS[kind])
+    mixup, original = (tiny(name, TASKS[kind], alpha=0.4) for name in ("Mixup", "OrgMixup"))
+    drawn = mixup.noise_at(batch, 7)
     ring = drawn["order"].tolist()
-    total = torch.zeros((), dtype=torch.float64)
-    for k, e in enumerate(ring):
-        m, other = drawn["share"][k], ring[(k + 1) % len(ring)]
-        for i in range(6):
-            x = m * batch.x[e, i] + (1 - m) * batch.x[other, i]
-            logits = algorithm.network(x.unsqueeze(0))
-            total += m * task.losses(logits, batch.y[e, i : i + 1])[0] / 30
-            total += (1 - m) * task.losses(logits, batch.y[other, i : i + 1])[0] / 30
-    out = algorithm.outputs(algorithm.prepared(batch, 7), 7)
-    torch.testing.assert_close(algorithm.objective(out), total)
-
-
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "distribution"])
-def test_the_original_mixes_all_examples_by_one_share(kind: str) -> None:
-    task = TASKS[kind]
-    algorithm, batch = tiny("OrgMixup", task, alpha=0.4), tiny_batch(task)
-    drawn = algorithm.noise_at(batch, 7)
-    m, order = drawn["share"][0], drawn["order"].tolist()
+    following = zip(ring, [*ring[1:], ring[0]], strict=True)
+    pairs = {6 * e + i: 6 * other + i for e, other in following for i in range(6)}
+    require_mixed(mixup, batch, 7, pairs, drawn["share"].flatten().repeat_interleave(6))
+    drawn = original.noise_at(batch, 7)
+    order = drawn["order"].tolist()
     assert sorted(order) == list(range(30))
-    total = torch.zeros((), dtype=torch.float64)
-    for i, j in enumerate(order):
-        (e, k), (f, n) = divmod(i, 6), divmod(j, 6)
-        logits = algorithm.network((m * batch.x[e, k] + (1 - m) * batch.x[f, n]).unsqueeze(0))
-        total += m * task.losses(logits, batch.y[e, k : k + 1])[0] / 30
-        total += (1 - m) * task.losses(logits, batch.y[f, n : n + 1])[0] / 30
-    out = algorithm.outputs(algorithm.prepared(batch, 7), 7)
-    torch.testing.assert_close(algorithm.objective(out), total)
+    require_mixed(original, batch, 7, dict(enumerate(order)), drawn["share"].flatten()[:1])
 
 
 def test_each_step_and_trial_has_draws_of_its_own_that_no_hyperparameter_moves() -> None:
@@ -161,15 +155,8 @@ def test_the_loss_of_lisa_is_that_of_every_mixed_example(kind: str, domains: str
         pair = (y.long(), domain) if drawn["same_label"] else (domain, y.long())
         sizes = (task.classes, 5 if domains == "environments" else 2)
         mate = partners(*pair, sizes if drawn["same_label"] else sizes[::-1], drawn["place"])
-        total = torch.zeros((), dtype=torch.float64)
-        for i, j in enumerate(mate.tolist()):
-            m = drawn["share"].flatten()[i]
-            x = m * batch.x.flatten(0, 1)[i] + (1 - m) * batch.x.flatten(0, 1)[j]
-            logits = algorithm.network(x.unsqueeze(0))
-            total += m * task.losses(logits, y[i : i + 1])[0] / 30
-            total += (1 - m) * task.losses(logits, y[j : j + 1])[0] / 30
-        out = algorithm.outputs(algorithm.prepared(batch, step), step)
-        torch.testing.assert_close(algorithm.objective(out), total)
+        pairs = dict(enumerate(mate.tolist()))
+        require_mixed(algorithm, batch, step, pairs, drawn["share"].flatten())
     assert strategies == {True, False}
 
 

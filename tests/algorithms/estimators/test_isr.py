@@ -9,25 +9,18 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
-from oodbench.networks.base import build
 from oodbench.tasks import Task
+from tests.helpers.algorithms.methods import fitted
 
 BOTH = ["ISR_Mean", "ISR_Cov"]
 
 
-def fitted(name: str, x: Tensor, y: Tensor, **values: object) -> Any:
+def isr(name: str, x: Tensor, y: Tensor, **values: object) -> Any:
     """The method after one update on (E, B, D) and (E, B)."""
-    cls: Any = algorithms.get(name)
-    names = tuple(map(str, range(len(x))))
     classes = int(y.max()) + 1
     task = Task("binary") if classes == 2 else Task("multiclass", classes)
-    problem = Problem((x.shape[2],), task, names, 1)
-    network = build("Head", {}, problem.input_shape, task.num_outputs, 0)
-    algorithm = cls(network, problem, cls.Hparams(**values))
-    algorithm.train_step(Batch(x, y), 0)
-    return algorithm
+    return fitted(name, x, y, task, "Head", **values)
 
 
 def examples(example: int, environments: int, split: str = "", count: int = 600) -> Any:
@@ -61,7 +54,7 @@ def test_it_is_a_regression_without_the_directions_that_differ(
     name: str, environments: int, count: int
 ) -> None:
     x, y = examples(3, environments)
-    found = fitted(name, x, y, spurious=count, l2=0.5)
+    found = isr(name, x, y, spurious=count, l2=0.5)
     directions = {"ISR_Mean": principal_components, "ISR_Cov": flag_mean}[name](x, y, count)
     inputs, targets = x.flatten(0, 1).numpy(), y.flatten().numpy()
     projected = inputs - inputs @ directions @ directions.T
@@ -78,7 +71,7 @@ def test_with_three_classes_the_chosen_ones_means_count() -> None:
     x = torch.randn(3, 60, 4).double()
     x[:, :, 0] += y
     x[:, :, 1] += 9 * torch.arange(3)[:, None] * (y == 1)
-    weights = fitted("ISR_Mean", x, y, spurious=1).weights
+    weights = isr("ISR_Mean", x, y, spurious=1).weights
     assert weights.shape == (4, 3)
     assert weights[1].abs().max() < 0.1 * weights[0].abs().max()
 
@@ -86,7 +79,7 @@ def test_with_three_classes_the_chosen_ones_means_count() -> None:
 def test_with_six_environments_the_means_solve_what_erm_does_not() -> None:
     """The oracle's errors are 0 and 0.0126 (arXiv:2102.10867); ERM's 0.35 to 0.5."""
     for example, error in ((2, 0.04), (3, 0.02)):
-        algorithm = fitted("ISR_Mean", *examples(example, 6, count=4000), spurious=5)
+        algorithm = isr("ISR_Mean", *examples(example, 6, count=4000), spurious=5)
         x, y = examples(example, 6, "-test", count=4000)
         wrong = (algorithm.predict(x.flatten(0, 1)).squeeze(1) > 0) != y.flatten().bool()
         assert wrong.double().mean() < error
@@ -97,8 +90,8 @@ def test_without_a_class_in_two_environments_nothing_is_left_out(name: str) -> N
     x = torch.randn(2, 8, 3, generator=torch.Generator().manual_seed(0)).double()
     y = torch.zeros(2, 8)
     y[0, :4] = 1
-    algorithm = fitted(name, x, y, spurious=1)
-    both = fitted(name, x, y.roll(1, 0) + y - y * y.roll(1, 0), spurious=1)
+    algorithm = isr(name, x, y, spurious=1)
+    both = isr(name, x, y.roll(1, 0) + y - y * y.roll(1, 0), spurious=1)
     assert algorithm.weights.norm() > 0 and both.weights.norm() > 0
     if name == "ISR_Mean":
         plain = LogisticRegression(tol=1e-12, solver="newton-cg").fit(x.flatten(0, 1), y.flatten())

@@ -18,24 +18,18 @@ from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.algorithms.methods import fitted
 
-LEAST_SQUARES: Any = algorithms.get("LeastSquares")
 
-
-def fitted(x: torch.Tensor, y: torch.Tensor, intercept: bool = False) -> Any:
-    """After one update on (E, B, D) and (E, B, C)."""
-    problem = Problem((x.shape[2],), Task("regression", y.shape[2]), tuple("abcd"[: len(x)]), 1)
-    network = build("Linear", {}, problem.input_shape, y.shape[2], 0)
-    algorithm = LEAST_SQUARES(network, problem, LEAST_SQUARES.Hparams(intercept=intercept))
-    algorithm.train_step(Batch(x, y), 0)
-    return algorithm
+def least_squares(x: Tensor, y: Tensor, intercept: bool = False) -> Any:
+    return fitted("LeastSquares", x, y, Task("regression", y.shape[2]), intercept=intercept)
 
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_the_residuals_are_orthogonal_to_the_inputs(intercept: bool) -> None:
     torch.manual_seed(0)
     x, y = torch.randn(3, 50, 4).double() + 2, torch.randn(3, 50, 2).double() - 1
-    algorithm = fitted(x, y, intercept)
+    algorithm = least_squares(x, y, intercept)
     residual = y.flatten(0, 1) - algorithm.predict(x.flatten(0, 1))
     orthogonal = x.flatten(0, 1).T @ residual
     assert orthogonal.abs().max() < 1e-10
@@ -46,7 +40,7 @@ def test_the_residuals_are_orthogonal_to_the_inputs(intercept: bool) -> None:
 
 def test_of_many_solutions_it_takes_the_shortest() -> None:
     x, y = torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[5.0]]])
-    assert fitted(x, y).weights.flatten().tolist() == pytest.approx([0.6, 0.8])
+    assert least_squares(x, y).weights.flatten().tolist() == pytest.approx([0.6, 0.8])
 
 
 @pytest.mark.slow
@@ -65,7 +59,7 @@ def test_weights_of_a_large_sample_are_those_of_the_closed_form(variant: str, er
     dataset = make("LinearSEM", {"variant": variant, "num_examples": 100_000})
     environments = list(dataset.load(0).values())
     x, y = (torch.stack([getattr(e, name) for e in environments]) for name in "xy")
-    algorithm = fitted(x, y)
+    algorithm = least_squares(x, y)
     found = dataset.predictor_metrics(algorithm.predict, 0)
     assert found["causal_error"] == pytest.approx(error, abs=2e-3)
     assert found["noncausal_error"] == pytest.approx(error, abs=2e-3)
@@ -179,16 +173,9 @@ def test_they_find_the_causes_where_the_effects_noise_differs(name: str, example
     assert found["noncausal_error"] < 0.003
 
 
-ICP: Any = algorithms.get("ICP")
-
-
-def icp(x: torch.Tensor, y: torch.Tensor, **values: object) -> list[float]:
+def icp(x: Tensor, y: Tensor, **values: object) -> list[float]:
     """The weights after an update on (E, B, D) and (E, B, 1)."""
-    problem = Problem((x.shape[2],), Task("regression"), tuple(map(str, range(len(x)))), 1)
-    algorithm = ICP(
-        build("Linear", {}, (x.shape[2],), 1, 0), problem, ICP.Hparams(intercept=False, **values)
-    )
-    algorithm.train_step(Batch(x, y), 0)
+    algorithm = fitted("ICP", x, y, Task("regression"), intercept=False, **values)
     weights: list[float] = algorithm.weights.flatten().tolist()
     return weights
 

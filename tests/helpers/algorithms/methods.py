@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, algorithms
+from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.networks.base import build
 from oodbench.tasks import Task
 
 OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.algorithms.")]
@@ -25,6 +26,18 @@ def tiny(name: str, task: Task = BINARY, environments: int = 5, **values: Any) -
     """A method on a tiny problem, at some hyperparameters."""
     problem = tiny_problem(task, tuple(f"e{i}" for i in range(environments)))
     return tiny_algorithm(algorithms.get(name), problem, values)
+
+
+def fitted(
+    name: str, x: Tensor, y: Tensor, task: Task, network: str = "Linear", **values: Any
+) -> Any:
+    """A method of vectors after one update on inputs (E, B, D) and their targets."""
+    cls: Any = algorithms.get(name)
+    problem = Problem((x.shape[2],), task, tuple(map(str, range(len(x)))), 1)
+    built = build(network, {}, problem.input_shape, task.num_outputs, 0)
+    algorithm = cls(built, problem, cls.Hparams(**values))
+    algorithm.train_step(Batch(x, y), 0)
+    return algorithm
 
 
 def half(batch: Batch, step: int) -> Batch:
