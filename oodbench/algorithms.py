@@ -19,8 +19,7 @@ from oodbench.gradients.twice import risk_gradients
 from oodbench.hparams import choice, defaults, hparam, log_uniform, log_uniform_int, neutral_values
 from oodbench.networks.base import Network
 from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
-from oodbench.overrides import own_bases, own_functions
-from oodbench.registry import CHANGES, Registry, folder
+from oodbench.registry import CHANGES, Registry, folder, own_bases, own_functions
 from oodbench.seeds import derive
 from oodbench.steps import Batch as Batch
 from oodbench.steps import Drawing as Drawing

@@ -34,8 +34,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from oodbench.gradients.factored import Dense, Gradients, add
-from oodbench.gradients.layers import RunLayer, any_layer, layers
+from oodbench.gradients.layers import Dense, Gradients, RunLayer, add, any_layer, layers
 
 Visit = Callable[[Tensor, Gradients], None]
 

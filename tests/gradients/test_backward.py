@@ -19,9 +19,9 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
-from oodbench.gradients import factored, layers
+from oodbench.gradients import layers
 from oodbench.gradients.backward import Reduction, combined_backward, stacked_gradients
-from oodbench.gradients.factored import OuterProducts
+from oodbench.gradients.layers import OuterProducts
 from oodbench.networks.base import Network, build
 from oodbench.networks.mlp import Scales
 from oodbench.tasks import Task
@@ -344,7 +344,7 @@ def test_the_masks_are_the_loops_in_every_component(
     parts: Any, unit: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However few elements of the stack are made at once."""
-    monkeypatch.setitem(factored.BLOCK, "cpu", block)
+    monkeypatch.setitem(layers.BLOCK, "cpu", block)
     for environments, examples in ((1, 1), (3, 1), (2, 2), (3, 4)):
         batch = tiny_batch(TASKS["multiclass"], 2, environments, examples)
         masks(made(parts, algorithms.get(unit)), batch, "environment")
