@@ -66,7 +66,8 @@ def move_run(run: Run) -> None:
         n: {s: replace(g, keys=fake(g.keys)) for s, g in own.items()}
         for n, own in run.data.groups.items()
     }
-    run.data = replace(run.data, splits=splits, groups=groups)
+    run.data = replace(run.data, splits=splits)
+    vars(run.data)["groups"] = groups  # which follow from targets on the CPU
     seen, places = run.validated_on
     run.validated_on = (
         {name: moved_environment(e) for name, e in seen.items()},

@@ -173,7 +173,7 @@ def test_they_find_the_causes_where_the_effects_noise_differs(name: str, example
     assert found["noncausal_error"] < 0.003
 
 
-def icp(x: Tensor, y: Tensor, **values: object) -> list[float]:
+def icp(x: Tensor, y: Tensor, **values: Any) -> list[float]:
     """The weights after an update on (E, B, D) and (E, B, 1)."""
     algorithm = fitted("ICP", x, y, Task("regression"), intercept=False, **values)
     weights: list[float] = algorithm.weights.flatten().tolist()

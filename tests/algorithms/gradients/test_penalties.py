@@ -257,7 +257,8 @@ def test_six_updates_are_those_of_the_authors_loop(name: str, values: dict[str, 
 
     def loss(network: nn.Module, batch: Batch, step: int, factor: float) -> Tensor:
         risk, first, second = penalty(name, algorithm, network, batch, step)
-        return risk + factor * (30 * first + 20 * second)
+        total: Tensor = risk + factor * (30 * first + 20 * second)
+        return total
 
     require_six_updates(algorithm, loss, partial(torch.optim.Adam, lr=0.01, weight_decay=0.01))
 

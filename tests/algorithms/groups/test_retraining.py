@@ -104,7 +104,7 @@ def test_both_stages_are_those_that_the_method_says(name: str) -> None:
     ],
 )
 def test_a_new_stage_begins_with_a_new_optimizer(
-    name: str, values: dict[str, object], anew: list[int]
+    name: str, values: dict[str, Any], anew: list[int]
 ) -> None:
     algorithm = tiny(name, TASK, **values)
     assert [step for step in range(12) if algorithm.rates(step).restart] == anew

@@ -159,7 +159,7 @@ def test_six_updates_of_variations_are_those_of_the_authors_code(
         found = found + factor * now * penalty(task, logits, batch, scales)
         return found / (1 + now) if now > 1 else found
 
-    made = {"adam": torch.optim.Adam, "sgd": partial(torch.optim.SGD, momentum=0.9)}
+    made: dict[str, Any] = {"adam": torch.optim.Adam, "sgd": partial(torch.optim.SGD, momentum=0.9)}
     require_six_updates(ours, loss, partial(made[optimizer], lr=lr), moved=1e-5)
 
 

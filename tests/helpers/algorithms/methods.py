@@ -93,7 +93,7 @@ def require_equation(found: Tensor, wanted: Tensor, module: nn.Module) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-11)
 
 
-def require_same_weights(one: nn.Module, other: nn.Module, **tolerance: float) -> None:
+def require_same_weights(one: nn.Module, other: nn.Module, **tolerance: Any) -> None:
     """Two modules have the same parameters to round-off, or to `rtol` and `atol`."""
     for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, **tolerance)
