@@ -65,7 +65,7 @@ def test_what_comes_too_late_is_not_called_portable() -> None:
 
 
 def test_a_command_leaves_its_process_alone_where_the_user_says_so() -> None:
-    code = "import oodbench.sweep.__main__, os; print('MKL_CBWR' in os.environ)"
+    code = "import oodbench.__main__, os; print('MKL_CBWR' in os.environ)"
     assert python(code).stdout == "True\n"
     assert python(code, OODBENCH_ARITHMETIC="native").stdout == "False\n"
 
@@ -99,5 +99,7 @@ def test_each_command_asks_for_portable_arithmetic(
 ) -> None:
     calls = []
     monkeypatch.setattr(arithmetic, "prepare", lambda: calls.append(room))
-    runpy.run_module(f"oodbench.{room}.__main__", run_name="imported")
+    monkeypatch.setattr(sys, "argv", [room, "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / "oodbench" / room / "__main__.py"), run_name="__main__")
     assert calls == [room]
