@@ -21,10 +21,9 @@ from oodbench.train.adapted import stream_of
 from oodbench.train.models import load_model
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.results.made import leaderboard
-from tests.helpers.results.sweeps import DIGITS, SPIRALS, ended, tiny, trained
+from tests.helpers.results.sweeps import DIGITS, SPIRALS, ended, require_as_alone, tiny, trained
 
 pytestmark = pytest.mark.slow
 
@@ -97,14 +96,7 @@ def test_a_vectorized_run_adapts_as_one_alone_and_beside_others(average: str) ->
     changes = {"network": MLP, "datasets": [SPIRALS], "trials": 2, "average": average}
     alike = specs("T3A", **changes)
     assert {s.bundle_key for s in (*alike, *specs("none", **changes))} == {alike[0].bundle_key}
-    alone, together = ([Run(spec, TrainSettings()) for spec in alike] for _ in range(2))
-    program = VectorizedProgram(together)
-    program.run_steps(EVERY)
-    for run, evaluations in zip(alone, program.evaluate(range(2)), strict=True):
-        run.run_steps(EVERY)
-        for ours, theirs in zip(run.evaluate(), evaluations, strict=True):
-            assert replace(ours, value=0.0) == replace(theirs, value=0.0)
-            assert ours.value == pytest.approx(theirs.value, abs=1e-4)
+    require_as_alone((EVERY,), alike, 1e-4)
 
 
 def test_kept_predictions_and_weights_are_those_after_and_before(tmp_path: Path) -> None:
@@ -144,7 +136,7 @@ def test_a_transductive_method_sees_batches_of_a_split_in_an_order_of_the_trial(
     narrow = {"context_width": 4} if method == "ARM" else {}
     rows = [{"name": method, "hparams": {"batch_size": 8, **narrow}}]
     alike = specs("none", algorithms=rows, datasets=[dataset], network=network, trials=2)
-    runs, together = ([Run(spec, TrainSettings()) for spec in alike] for _ in range(2))
+    runs = [Run(spec, TrainSettings()) for spec in alike]
     for run in runs:
         run.run_steps(EVERY)
         found = {(e.environment, e.split, e.metric): e.value for e in run.evaluate()}
@@ -160,11 +152,7 @@ def test_a_transductive_method_sees_batches_of_a_split_in_an_order_of_the_trial(
                 wanted = sum(losses) / len(losses)
                 assert found[name, half, task.loss_metric] == pytest.approx(wanted, rel=1e-10)
     if method == "MTL":  # which is vectorized
-        program = VectorizedProgram(together)
-        program.run_steps(EVERY)
-        for run, evaluations in zip(runs, program.evaluate(range(2)), strict=True):
-            for ours, theirs in zip(run.evaluate(), evaluations, strict=True):
-                assert ours.value == pytest.approx(theirs.value, rel=1e-8)
+        require_as_alone((EVERY,), alike, 1e-8)
     before = runs[0].evaluate()
     monkeypatch.setattr(evaluate, "CHUNK", (3, 5))
     assert runs[0].evaluate() == before

@@ -16,9 +16,8 @@ from oodbench.train.evaluate import evaluate, mean_loss
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import why_not
-from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
-from tests.helpers.results.sweeps import DIGITS, SPIRALS, tiny
+from tests.helpers.results.sweeps import DIGITS, SPIRALS, require_as_alone, tiny
 
 THREE = SPIRALS | {"num_environments": 3}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
@@ -246,21 +245,8 @@ def test_a_vectorized_run_has_the_averages_of_a_run_alone(
     in_float64(monkeypatch)
     monkeypatch.setattr(algorithms, "_classes", {**dict(algorithms.items()), "Shifted": Shifted})
     alike = specs(average, algorithm, trials=3)
-    alone = [Run(spec, TrainSettings()) for spec in alike]
-    together = [Run(spec, TrainSettings()) for spec in alike]
-    assert why_not(alone[0]) is None
-    program = VectorizedProgram(together)
-    for steps in (EVERY,) * (STEPS // EVERY):
-        program.run_steps(steps)
-        found = program.evaluate(range(len(alike)))
-        for run, evaluations in zip(alone, found, strict=True):
-            run.run_steps(steps)
-            for mine, theirs in zip(run.evaluate(), evaluations, strict=True):
-                assert mine.value == pytest.approx(theirs.value, rel=1e-7, abs=1e-9)
-    for run, other in zip(alone, together, strict=True):
-        with run.evaluated_weights(), other.evaluated_weights():
-            for p, q in zip(weights(run).values(), weights(other).values(), strict=True):
-                torch.testing.assert_close(p, q, rtol=1e-7, atol=1e-9)
+    assert why_not(Run(alike[0], TrainSettings())) is None
+    require_as_alone((EVERY,) * (STEPS // EVERY), alike, 1e-7)
 
 
 def test_the_id_holds_an_average_and_all_of_its_numbers() -> None:

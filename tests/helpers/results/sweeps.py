@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import yaml
 
 from oodbench.results.directory import Directory
 from oodbench.results.run_directory import RunDirectory
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import Job, LaunchOptions, states
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.train.execute import execute
+from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from oodbench.train.vectorized.program import VectorizedProgram
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -77,6 +80,29 @@ def trained(path: Path, plan: Plan, **settings: Any) -> Directory:
     for run_id, spec in plan.runs.items():
         ended(spec, results.run(run_id).path, **settings)
     return results
+
+
+def require_alike(
+    found: Sequence[Evaluation], wanted: Sequence[Evaluation], tolerance: float
+) -> None:
+    """Evaluations are of the same places, and their values to a tolerance the same."""
+    assert [replace(e, value=0.0) for e in found] == [replace(e, value=0.0) for e in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.value == pytest.approx(other.value, rel=tolerance, abs=tolerance), one
+
+
+def require_as_alone(
+    blocks: Sequence[int], alike: Sequence[RunSpec], tolerance: float, device: str = "cpu"
+) -> None:
+    """Runs that are vectorized have the evaluations, after blocks of so many steps, of the runs alone."""
+    assert len({spec.bundle_key for spec in alike}) == 1
+    alone = [Run(spec, TrainSettings(device=device)) for spec in alike]
+    program = VectorizedProgram([Run(spec, TrainSettings(device=device)) for spec in alike])
+    for steps in blocks:
+        program.run_steps(steps)
+        for run, found in zip(alone, program.evaluate(range(len(alike))), strict=True):
+            run.run_steps(steps)
+            require_alike(found, run.evaluate(), tolerance)
 
 
 def tiny_file(folder: Path, **changes: Any) -> Path:

@@ -1,6 +1,6 @@
 """Vectorized runs against the same runs alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from oodbench.algorithms import algorithms
 from oodbench.networks.base import Network, networks
-from oodbench.results.run_spec import Evaluation, RunSpec
+from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
@@ -19,7 +19,7 @@ from oodbench.train.vectorized import program_key, why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.algorithms.methods import OURS
-from tests.helpers.results.sweeps import DIGITS, SPIRALS
+from tests.helpers.results.sweeps import DIGITS, SPIRALS, require_alike, require_as_alone
 
 pytestmark = pytest.mark.slow
 
@@ -47,26 +47,6 @@ ALONE = {"ExampleANDMask", "MIRO", "WiSEFT", "AFR", "CRT", "DFR", "ReWeightCRT"}
 """Methods of single examples, of pretrained weights, and of a stage of the head."""
 VECTORIZED = sorted(n for n in OURS if n not in ALONE and not algorithms.get(n).overrides("update"))
 """The registered methods whose runs are vectorized."""
-
-
-def require_close(
-    found: Sequence[Evaluation], wanted: Sequence[Evaluation], tolerance: float
-) -> None:
-    assert [(e.environment, e.split, e.metric, e.count) for e in found] == [
-        (e.environment, e.split, e.metric, e.count) for e in wanted
-    ]
-    for one, other in zip(found, wanted, strict=True):
-        assert one.value == pytest.approx(other.value, rel=tolerance, abs=tolerance), one
-
-
-def require_as_alone(alike: Sequence[RunSpec], tolerance: float, device: str = "cpu") -> None:
-    assert len({spec.bundle_key for spec in alike}) == 1
-    alone = [Run(spec, TrainSettings(device=device)) for spec in alike]
-    program = VectorizedProgram([Run(spec, TrainSettings(device=device)) for spec in alike])
-    program.run_steps(STEPS)
-    for run, found in zip(alone, program.evaluate(range(len(alike))), strict=True):
-        run.run_steps(STEPS)
-        require_close(found, run.evaluate(), tolerance)
 
 
 @pytest.mark.nightly
@@ -115,7 +95,7 @@ def test_a_bundle_is_its_runs(
     for steps in (20, 30):
         assert program.run_steps(steps) == [run.run_steps(steps) for run in alone] == [None] * 4
         for found, run in zip(program.evaluate(range(4)), alone, strict=True):
-            require_close(found, run.evaluate(), 1e-9)
+            require_alike(found, run.evaluate(), 1e-9)
     for one, other in zip(bundle, alone, strict=True):
         assert one.step == other.step == one.counted == STEPS
         assert one.sums == pytest.approx(other.sums, rel=1e-9, abs=1e-9)
@@ -128,7 +108,7 @@ def test_a_bundle_is_its_runs(
 def test_in_float32_to_round_off(algorithm: str) -> None:
     rates = [1e-3, 3e-3]
     sets = (specs(algorithm, each, lr=rates, batch_size=16) for each in (SEM, SPIRALS, DIGITS))
-    require_as_alone(next(alike for alike in sets if alike), 2e-3)
+    require_as_alone((STEPS,), next(alike for alike in sets if alike), 2e-3)
 
 
 GROUPS: list[dict[str, Any]] = [
@@ -151,7 +131,7 @@ def test_groups_are_those_of_the_same_runs_alone(
     name, *hparams = values.items()
     found = specs(name[1], DIGITS, lr=[1e-3, 3e-3], batch_size=16, **dict(hparams))
     assert why_not(Run(found[0], TrainSettings())) is None
-    require_as_alone(found, 1e-9)
+    require_as_alone((STEPS,), found, 1e-9)
 
 
 @pytest.mark.gpu
@@ -161,7 +141,7 @@ def test_on_a_gpu_too(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
     hparams: dict[str, Any] = {"lr": [1e-3, 3e-3], "batch_size": 16}
     alike = specs(algorithm, SPIRALS, **hparams) or specs(algorithm, DIGITS, **hparams)
-    require_as_alone(alike, 1e-9, "cuda:0")
+    require_as_alone((STEPS,), alike, 1e-9, "cuda:0")
 
 
 class SharedLayer(Network):
@@ -183,7 +163,7 @@ def test_a_layer_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         replace(spec, network="SharedLayer", network_hparams={})
         for spec in specs("ANDMask", SPIRALS, tau=0.5, lr=[1e-3, 3e-3])
     ]
-    require_as_alone(alike, 1e-9)
+    require_as_alone((STEPS,), alike, 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -203,13 +183,13 @@ def test_optimizers_schedules_norms_sampling_and_annealing_are_those_of_each_run
     algorithm: str, dataset: Any, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_float64(monkeypatch)
-    require_as_alone(specs(algorithm, dataset, **{"lr": 1e-3, **change}), 1e-9)
+    require_as_alone((STEPS,), specs(algorithm, dataset, **{"lr": 1e-3, **change}), 1e-9)
 
 
 def test_a_single_run_begins_its_second_stage_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
     (alone, *_) = specs("JTT", DIGITS, lr=1e-3, batch_size=16, first_stage=0.3)
-    require_as_alone([alone], 1e-9)
+    require_as_alone((STEPS,), [alone], 1e-9)
 
 
 @pytest.mark.parametrize(
