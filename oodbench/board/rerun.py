@@ -16,10 +16,9 @@ from oodbench.errors import MissingError, UserError, counted
 from oodbench.notes import AnyNote
 from oodbench.report.cells import METHOD
 from oodbench.report.comparison import board_sheet
-from oodbench.report.numbers import number
 from oodbench.report.sources import Agreement, compared, distance, named, outcome
 from oodbench.report.tables import Sheet
-from oodbench.report.tables.leaderboard import is_mean, leaderboard
+from oodbench.report.tables.leaderboard import is_mean, leaderboard, value_cell
 from oodbench.report.tables.remarks import trained_by
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
@@ -161,13 +160,9 @@ def _best_by_rules(frames: Tables) -> str:
     clauses = []
     for rule in ("train_val", "val_env"):
         board = leaderboard(frames, rule)
-        averages = board.frame[is_mean(board.frame)].set_index("label")
-        texts = {
-            str(label): number(float(mean), float(error), str(metric))
-            for label, mean, error, metric in averages[["mean", "stderr", "metric"]].itertuples()
-        }
-        means = averages.loc[averages["kind"] == METHOD, "mean"]
-        is_higher = board.higher[str(averages["metric"].iloc[0])]
-        best = str(means.idxmax() if is_higher else means.idxmin())
+        means = board.frame[is_mean(board.frame)].set_index("label")
+        texts = {label: value_cell(row) for label, row in means.to_dict("index").items()}
+        methods = means.loc[means["kind"] == METHOD, "mean"]
+        best = methods.idxmax() if board.higher[means["metric"].iloc[0]] else methods.idxmin()
         clauses.append(f"by {rule} {best} has {texts[best]}, ERM {texts['ERM']}")
     return f"{'; '.join(clauses)}; the constant answer {texts[CONSTANT]}."

@@ -38,6 +38,8 @@ def plain(name: str) -> str:
 
 WIDTHS = {1: 3.25, 2: 6.75}
 """Inches of one and of two columns of a paper."""
+MOST = 3
+"""The most panels side by side."""
 SUFFIXES = (".pdf", ".svg", ".png")
 MARKERS = "os^DvPX"
 RING: Any = {"ms": 4.5, "mfc": "none", "mew": 0.9, "zorder": 3}
@@ -94,7 +96,7 @@ def save(figure: Figure, out: Path) -> None:
 
 
 def _curves(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
-    labels = _labels(frames)
+    labels = list(frames.runs["label"].unique())
     for metric, _, runs, axes in _panels(figure, frames, rule):
         for label, of_label in runs.groupby("label", sort=False):
             colour, dash, _ = _look(labels, label)
@@ -113,7 +115,7 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
 
     Chosen runs are rings, which hide nothing; others are faint dots below them.
     """
-    labels = _labels(frames)
+    labels = list(frames.runs["label"].unique())
     for metric, runs, _, axes in _panels(figure, frames, rule):
         unit = plain(with_unit(metric))
         points = runs.dropna(subset=["inside", "test"])
@@ -143,7 +145,7 @@ def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     differences = gains(table, baseline)
     if not differences:
         raise UserError(f"no row can be compared with {baseline}")
-    width = _panel_width(figure, len(differences))
+    width = figure.get_figwidth() / min(MOST, len(differences))
     names = {label: _wrapped(str(label), NAME_SHARE * width) for label in labels}
     most = max(text.count("\n") for text in names.values()) + 1
     height = 0.75 + 0.2 * max(map(len, differences.values())) * most
@@ -191,7 +193,7 @@ def _panels(
     datasets = [d for d in points["dataset_label"].unique() if d in set(there)]
     if not datasets:
         raise UserError("no run has ended with finite values yet")
-    width = _panel_width(figure, len(datasets))
+    width = figure.get_figwidth() / min(MOST, len(datasets))
     grid = _grid(figure, len(datasets), min(0.8 * width, 2.6), 0.3)
     for dataset, axes in zip(datasets, grid, strict=True):
         if len(datasets) > 1:
@@ -200,16 +202,8 @@ def _panels(
         yield metrics[dataset], *of_dataset, axes
 
 
-def _columns(figure: Figure, panels: int) -> int:
-    return 1 if figure.get_figwidth() < WIDTHS[2] else min(3, panels)
-
-
-def _panel_width(figure: Figure, panels: int) -> float:
-    return figure.get_figwidth() / _columns(figure, panels)
-
-
 def _grid(figure: Figure, panels: int, height: float, above: float = 0.0) -> list[Axes]:
-    columns = _columns(figure, panels)
+    columns = min(MOST, panels)
     lines = -(-panels // columns)
     figure.set_figheight(lines * height + above)
     axes = figure.subplots(lines, columns, squeeze=False).flat
@@ -250,11 +244,8 @@ def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(wide).reset_index()
 
 
-def _labels(frames: Tables) -> list[str]:
-    return [str(label) for label in frames.runs["label"].unique()]
-
-
 def _look(labels: Sequence[str], label: object) -> tuple[str, str, str]:
+    """The colour, dash and marker of a label, by its place among all."""
     place = labels.index(str(label))
     dash = DASHES[place // len(COLOURS) % len(DASHES)]
     return COLOURS[place % len(COLOURS)], dash, MARKERS[place % len(MARKERS)]
