@@ -110,13 +110,12 @@ def _failure(run: "pd.Series[Any]", error: str) -> str:
 
 
 def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) -> Directory:
-    """Train the frozen runs that have not ended in `options.out`."""
+    """Train frozen runs in `options.out`."""
     for name in {spec.algorithm for spec in specs}:
         algorithms.get(name)
-    results = Directory(options.out)
-    left = [spec.id for spec in specs if results.run(spec.id).end() is None]
-    launch_specs(board.name, {spec.id: spec for spec in specs}, left, options)
-    return results
+    by_id = {spec.id: spec for spec in specs}
+    launch_specs(board.name, by_id, [*by_id], options)
+    return Directory(options.out)
 
 
 def changed_data(row: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -> str:

@@ -8,18 +8,14 @@ import torch
 import torch.nn.functional as F
 
 from oodbench.board.protocol import FEATURES, overview, protocol_of, restricted, tiers
-from oodbench.data.copies import fetch
-from oodbench.datasets import make, require_files
+from oodbench.datasets import make
 from oodbench.networks.weights import sha256
 from oodbench.results.boards import find_board
 from oodbench.sweep.plan import make_plan
 from tests.board.test_cli import one_sentence
-from tests.data.test_parquet import DOMAINS, shard
 from tests.helpers.data.photographs import (
     SUITES,
     feature_sets,
-    numbers_of,
-    picture,
     small_board,
     suite_folder,
     write_features,
@@ -122,25 +118,6 @@ def test_features_come_from_a_file_in_the_layout_of_dinov2s_authors(tmp_path: Pa
     x = F.interpolate(x, size=28, mode="bicubic", antialias=True)
     with torch.no_grad():
         torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", SUITES)
-def test_a_copy_of_the_hub_has_the_published_numbers(name: str, tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = []
-    for domain, counts in zip(DOMAINS[name], numbers_of(name).values(), strict=True):
-        for label, count in enumerate(counts):
-            row = {"domain": str(domain), "label": label}
-            images = ({"bytes": picture(len(rows) + i), "path": None} for i in range(count))
-            rows += [row | {"image": image} for image in images]
-    classes = [f"class {label:02}" for label in range(len(counts))]
-    for k in range(3):
-        file = tmp_path / "hub" / "data" / f"train-{k:05}-of-00003.parquet"
-        shard(file, rows[k::3], {"label": classes})
-    fetch(require_files(make(name, {}, tmp_path)), str(tmp_path / "hub"), tmp_path)
-    dataset = make(name, {}, tmp_path)
-    dataset.check()
-    assert sum(len(e.y) for e in dataset.load(0).values()) == len(rows)
 
 
 @pytest.mark.nightly
