@@ -33,12 +33,12 @@ def contents(board: Path) -> dict[str, bytes]:
 
 
 def test_a_board_is_its_sweep_and_two_tables(board: Path, half: Path) -> None:
-    assert {n for n in contents(board) if n != ".lock"} == {
-        "protocol.yaml",
-        "records.parquet",
-        "runs.parquet",
-    }
-    runs = stored(board).runs
+    files = {"protocol.yaml", "records.parquet", "runs.parquet"}
+    assert contents(board).keys() - {".lock"} == files
+    runs, records = stored(board).runs, stored(board).records
+    scores = records[records["split"] == "score"]
+    assert {"train_val", "val_env", "oracle"} <= set(scores["metric"]) <= set(frozen_rules())
+    assert not scores.duplicated(["id", "metric"]).any()
     rows = list(dict.fromkeys(zip(runs["dataset_label"], runs["label"], strict=True)))
     assert rows == [(dataset, row) for dataset in ("SEM", "digits") for row in ("ERM", "IRM")]
     assert set(runs["id"]) == set(Directory(half).plan()["rows"]["id"])
@@ -47,12 +47,6 @@ def test_a_board_is_its_sweep_and_two_tables(board: Path, half: Path) -> None:
         True
     }
     assert all(made["data"].keys() >= {"5"} for made in runs.loc[:15, "provenance"])
-
-
-def test_a_score_is_a_record_of_its_rule(board: Path) -> None:
-    scores = stored(board).records.query("split == 'score'")
-    assert {"train_val", "val_env", "oracle"} <= set(scores["metric"]) <= set(frozen_rules())
-    assert not scores.duplicated(["id", "metric"]).any()
 
 
 @pytest.mark.nightly
@@ -68,13 +62,11 @@ def test_a_row_that_adapts_keeps_the_draws_of_its_adaptation(tmp_path: Path) -> 
     assert "accuracy (before)" in set(metrics)
 
 
-def test_freezing_again_adds_nothing(board: Path, half: Path, copy: Path) -> None:
+def test_rows_are_added_and_others_left_alone(
+    board: Path, half: Path, copy: Path, mine: Path
+) -> None:
     added, there = freeze(half, copy)
-    assert (len(added), len(there)) == (0, 4)
-    assert contents(copy) == contents(board)
-
-
-def test_rows_are_added_and_others_left_alone(copy: Path, mine: Path) -> None:
+    assert (len(added), len(there)) == (0, 4) and contents(copy) == contents(board)
     before = stored(copy)
     assert freeze(mine, copy)[0] == [("SEM", "VREx"), ("digits", "VREx")]
     after = stored(copy)
@@ -202,10 +194,11 @@ def test_damaged_predictions_are_named(copy: Path, kept: Path, content: bytes | 
 
 
 def test_digests_follow_the_data() -> None:
-    first = data_digests("LinearSEM", {"num_examples": 40}, [0], None)
-    assert first == data_digests("LinearSEM", {"num_examples": 40}, [0], None)
-    assert first != data_digests("LinearSEM", {"num_examples": 41}, [0], None)
-    assert first != data_digests("LinearSEM", {"num_examples": 40}, [0, 1], None)
+    first, again, other, more = (
+        data_digests("LinearSEM", {"num_examples": count}, trials, None)
+        for count, trials in ((40, [0]), (40, [0]), (41, [0]), (40, [0, 1]))
+    )
+    assert first == again and other != first != more
 
 
 @pytest.mark.nightly

@@ -26,8 +26,6 @@ from tests.helpers.results.made import Made, leaderboard, rising, texts
 
 pytestmark = pytest.mark.slow
 
-RULES = ["train_val", "val_env", "oracle"]
-
 
 def together(results: Path) -> Tables:
     """The runs of a sweep, with what is told of its rows' ranges and what trained them beside a board."""
@@ -41,29 +39,20 @@ def split(board: Path, mine: Path) -> Tables:
     return beside_board(str(board), [mine])
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_half_of_it_frozen_a_sweep_has_equal_cells(split: Tables, whole: Path, rule: str) -> None:
+@pytest.mark.parametrize("rule", ["train_val", "val_env", "oracle"])
+def test_half_of_it_frozen_a_sweep_has_equal_tables(split: Tables, whole: Path, rule: str) -> None:
     joint = together(whole)
     pd.testing.assert_frame_equal(judge(split, rule).tied, judge(joint, rule).tied)
     ours, theirs = leaderboard(split, rule), leaderboard(joint, rule)
     pd.testing.assert_frame_equal(
         ours.frame.drop(columns="from"), theirs.frame.drop(columns="from", errors="ignore")
     )
-    assert (texts(ours.notes), texts(ours.findings)) == (
-        texts(theirs.notes),
-        texts(theirs.findings),
-    )
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_half_of_it_frozen_a_comparison_prints_the_same(
-    split: Tables, whole: Path, rule: str
-) -> None:
-    ours = comparison(split, "ERM", rule)
-    theirs = comparison(together(whole), "ERM", rule)
-    pd.testing.assert_frame_equal(ours.frame, theirs.frame)
     assert texts(ours.notes) == texts(theirs.notes)
-    for mixed, plain in zip(ours.blocks, theirs.blocks, strict=True):
+    assert texts(ours.findings) == texts(theirs.findings)
+    compared, alone = (comparison(tables, "ERM", rule) for tables in (split, joint))
+    pd.testing.assert_frame_equal(compared.frame, alone.frame)
+    assert texts(compared.notes) == texts(alone.notes)
+    for mixed, plain in zip(compared.blocks, alone.blocks, strict=True):
         columns = len(plain.header)
         assert mixed.title == plain.title
         assert [row[:columns] for row in mixed.rows] == plain.rows
@@ -128,10 +117,6 @@ def test_a_transductive_method_is_ranked_apart(board: Path, tmp_path: Path) -> N
     }
 
 
-def test_nothing_trained_here_has_no_table_of_its_own(board: Path) -> None:
-    assert own_rows(beside_board(str(board), [])) is None
-
-
 @pytest.mark.nightly
 def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: Path) -> None:
     part = trained(tmp_path, "part", algorithms=["VREx"], trials=2, hparam_draws=3)
@@ -171,7 +156,8 @@ def test_rows_whose_ranges_are_not_those_of_the_others_are_named(
     rows = [{"name": "VREx", "label": "fast", "hparams": {"lr": 0.9, "weight_decay": 0.0}}]
     mine = trained(tmp_path, "mine", **ONE_RUN | {"algorithms": rows})
     kinds = "The search ranges of IRM depend on the kind of data."
-    assert texts(beside_board(str(board), []).notes)[:-1] == (kinds,)
+    alone = beside_board(str(board), [])
+    assert texts(alone.notes)[:-1] == (kinds,) and own_rows(alone) is None
     (_, *notes, _) = texts(beside_board(str(board), [mine]).notes)
     assert notes == [kinds, "Rows with other values of lr than ERM in the same draw: fast."]
 

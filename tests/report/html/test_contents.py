@@ -14,7 +14,6 @@ from oodbench.report.statistics import paired_differences
 from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.results.read import joined, read_results
 from oodbench.results.tables import Tables
-from oodbench.selection.judge import choose
 from tests.helpers.results.made import Made, flat
 from tests.report.html.conftest import KINDS, NASTY, PERCENT
 
@@ -57,8 +56,11 @@ def board(kinds: tuple[Tables, pd.DataFrame]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
-def test_its_numbers_are_those_of_the_table(made: Made, tree: dict[str, Any], rule: str) -> None:
-    frame = leaderboard(read_results(made.results), rule).frame
+def test_its_numbers_are_those_of_the_table_with_the_chosen_runs(
+    made: Made, tree: dict[str, Any], rule: str
+) -> None:
+    board = leaderboard(read_results(made.results), rule)
+    frame, chosen = board.frame, board.chosen.chosen
     for row in frame[is_mean(frame)].to_dict(orient="records"):
         cell = cells(tree, rule)[row["dataset"], row["label"]]
         assert cell[VALUE] == number(row["mean"], row["stderr"], row["metric"])
@@ -69,17 +71,12 @@ def test_its_numbers_are_those_of_the_table(made: Made, tree: dict[str, Any], ru
                 & (frame["environment"] == column["name"])
             ].to_dict(orient="records")
             assert column["texts"] == [number(r["mean"], r["stderr"], r["metric"]) for r in own]
-
-
-@pytest.mark.parametrize("rule", ["train_val", "oracle"])
-def test_a_number_has_the_chosen_runs(made: Made, tree: dict[str, Any], rule: str) -> None:
-    chosen = choose(read_results(made.results), rule)
     for key, cell in cells(tree, rule).items():
-        own = chosen[(chosen["dataset_label"] == key[0]) & (chosen["label"] == key[1])]
+        runs = chosen[(chosen["dataset_label"] == key[0]) & (chosen["label"] == key[1])]
         tests, ties, *numbers = cell[RUNS]
-        assert tests == ["+".join(t) for t in own["test_environments"]] and len(ties) in (0, 6)
-        assert numbers[:3] == [list(own[name]) for name in ("trial", "draw", "step")]
-        assert numbers[3] == pytest.approx(list(own["score"]), rel=1e-3)
+        assert tests == ["+".join(t) for t in runs["test_environments"]] and len(ties) in (0, 6)
+        assert numbers[:3] == [list(runs[name]) for name in ("trial", "draw", "step")]
+        assert numbers[3] == pytest.approx(list(runs["score"]), rel=1e-3)
         mean = sum(numbers[4]) / len(numbers[4])
         assert float(cell[VALUE].split(" ")[0]) == pytest.approx(100 * mean, abs=0.051)
 
