@@ -126,8 +126,8 @@ def freeze(
 
 def _write(board: Path, runs: pd.DataFrame, records: pd.DataFrame) -> None:
     place = pd.Index(runs["id"].unique()).get_indexer(records["id"])
-    in_order = records.iloc[place.argsort(kind="stable")]
-    write_table(table_of(in_order, RECORDS), board / RECORDS_FILE)
+    in_order = records.assign(place=place).sort_values(["place", "step"], kind="stable")
+    write_table(table_of(in_order.drop(columns="place"), RECORDS), board / RECORDS_FILE)
     write_table(table_of(runs, RUNS), board / RUNS_FILE)
 
 
@@ -190,10 +190,6 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
     scores = chosen.rename(columns={"rule": "metric", "score": "value"})
     scores = scores.assign(environment=None, split=SCORE, count=1)
     records = pd.concat([_kept(tables, chosen), scores[RECORDS.names]], ignore_index=True)
-    order = dict(zip(runs["id"], range(len(runs)), strict=True))
-    records = records.sort_values(
-        ["id", "step"], key=lambda c: c.map(order) if c.name == "id" else c, kind="stable"
-    )
     contexts = runs[list(FURTHER[:3])].to_dict(orient="records")
     answers = zip(runs["constant"], runs["test_environments"], strict=True)
     frozen = runs.assign(

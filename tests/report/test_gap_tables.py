@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,6 @@ from oodbench.errors import UserError
 from oodbench.report import comparison
 from oodbench.report.gaps import Gaps, gaps_by_rule, losses, resampled
 from oodbench.report.html import orders, selection_cost, selection_costs
-from oodbench.report.tables import Block
 from oodbench.results.boards import HALVES_FILE, halves
 from oodbench.results.read import read_board
 from oodbench.results.tables import Tables, subset
@@ -71,8 +71,10 @@ def share(runs: pd.DataFrame, dataset: str, label: str, rule: str = "val_env") -
     return (row - erm) / (top - erm)
 
 
-def cells(block: Block) -> dict[str, dict[str, str]]:
-    return {row[0]: dict(zip(block.header, row, strict=True)) for row in block.rows}
+def cells(table: Any) -> dict[str, dict[str, str]]:
+    """The texts of a table by row and column."""
+    about = table if isinstance(table, dict) else vars(table)
+    return {row[0]: dict(zip(about["header"], row, strict=True)) for row in about["rows"]}
 
 
 def test_the_headline_is_the_bounded_mean_over_datasets_with_clear_head_room(

@@ -41,7 +41,6 @@ from oodbench.report.statistics import (
     mean_ranks,
     significant,
 )
-from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import Leaderboard, is_mean, value_cell
 from oodbench.report.tables.remarks import number_of_trials
 from oodbench.results.run_spec import COMPLETE, CONSTANT, State
@@ -499,20 +498,10 @@ def short_number(value: float) -> float | None:
 
 def _tables(gaps: Mapping[str, Gaps], rule: str) -> list[dict[str, Any]]:
     """The folded tables, which do not depend on the rule that is shown."""
-    shown = []
-    if rule in losses(gaps):
-        about = (
-            f"How much better a row is by the oracle than by {rule}, as a share of the gap between "
-            f"{BASELINE} and the ceiling by the oracle."
-        )
-        shown.append((about, selection_costs(gaps, rule)))
+    shown = [selection_costs(gaps, rule)] if rule in losses(gaps) else []
     if rule in gaps and len(gaps[rule].shares) > 1:
-        about = (
-            "Kendall's tau of the order of rows by the mean share of the gap with the usual order: 1 is "
-            "the same. By another rule it is over the datasets that both judge."
-        )
-        shown.append((about, orders(gaps, rule)))
-    return [{"title": b.title, "note": n, "header": b.header, "rows": b.rows} for n, b in shown]
+        shown.append(orders(gaps, rule))
+    return shown
 
 
 def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
@@ -526,18 +515,22 @@ def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
     return f"against the oracle rows lose {' and '.join(texts)}" if texts else ""
 
 
-def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
+def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> dict[str, Any]:
     """What each row loses to the oracle by a rule, and on average by the others."""
     lost = lost_to_oracle(by_rule)
     means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
     table = pd.DataFrame(means).join(lost[rule])
     table.loc["mean over rows"] = table.mean()
-    named = table.itertuples(name=None)
-    rows: list[list[str]] = [[str(label), *map(share, row)] for label, *row in named]
-    return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
+    note = (
+        f"How much better a row is by the oracle than by {rule}, as a share of the gap between "
+        f"{BASELINE} and the ceiling by the oracle."
+    )
+    rows = [[str(label), *map(share, row)] for label, *row in table.itertuples(name=None)]
+    header = ["algorithm", *map(str, table)]
+    return {"title": "What selection costs", "note": note, "header": header, "rows": rows}
 
 
-def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
+def orders(by_rule: Mapping[str, Gaps], rule: str) -> dict[str, Any]:
     """What changes the order of the rows that have a place by a rule."""
     one = by_rule[rule]
     usual = one.shares[one.means.index]
@@ -555,8 +548,12 @@ def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
         of_first = float(after.rank(ascending=False, method="min")[first])
         tau = f"{kendall(before, after):z.2f}"
         rows.append([text, tau, str(after.idxmax()), place(of_first)])
+    note = (
+        "Kendall's tau of the order of rows by the mean share of the gap with the usual order: 1 is "
+        "the same. By another rule it is over the datasets that both judge."
+    )
     header = ["changed", "Kendall's tau", "first", f"place of {first}"]
-    return Block("What changes the order of rows", header, rows, len(rows))
+    return {"title": "What changes the order of rows", "note": note, "header": header, "rows": rows}
 
 
 def _unfinished(runs: pd.DataFrame) -> list[list[str]]:
