@@ -26,15 +26,7 @@ from oodbench.results.boards import (
     nothing_frozen,
     to_come,
 )
-from oodbench.terminal import (
-    DataDir,
-    Plugins,
-    Stale,
-    Workers,
-    commands,
-    counted,
-    terminal,
-)
+from oodbench.terminal import DataDir, Plugins, Stale, Workers, commands, counted, terminal
 
 app = commands(__doc__, no_args_is_help=True)
 
@@ -139,13 +131,7 @@ def run(
     Datasets whose data or package are missing are left out, unless --dataset names them. Rows on other
     features stand alone.
     """
-    from oodbench.board.protocol import (
-        find_tier,
-        possible,
-        protocol_of,
-        restricted,
-        with_features,
-    )
+    from oodbench.board.protocol import find_tier, possible, protocol_of, restricted, with_features
     from oodbench.registry import load_plugins
     from oodbench.report.comparison import board_sheet
     from oodbench.report.sources import beside_board, check_planned

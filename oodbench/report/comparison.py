@@ -11,16 +11,7 @@ from oodbench.errors import counted, unknown
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
 from oodbench.report.cells import CEILING, METHOD, scores, with_prediction_metrics
-from oodbench.report.gaps import (
-    ALL,
-    BASELINE,
-    CLEAR,
-    FLOOR,
-    GROUPS,
-    Gaps,
-    gaps_of,
-    share_cells,
-)
+from oodbench.report.gaps import ALL, BASELINE, CLEAR, FLOOR, GROUPS, Gaps, gaps_of, share_cells
 from oodbench.report.numbers import bracketed, count, gain, unit_of_gains
 from oodbench.report.sources import frames_of
 from oodbench.report.statistics import (

@@ -219,8 +219,7 @@ def test_a_directory_without_a_sweep_is_one_sentence(tmp_path: Path, arguments: 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 @pytest.mark.parametrize(
-    ("verb", "grey"),
-    [("table", False), ("table", True), ("compare", False), ("hparams", False)],
+    ("verb", "grey"), [("table", False), ("table", True), ("compare", False), ("hparams", False)]
 )
 def test_latex_compiles(sweep: OneStep, tmp_path: Path, verb: str, grey: bool) -> None:
     for label, value in {"ERM": 0.5, NASTY: 0.6, "IRM": 0.599}.items():

@@ -51,13 +51,7 @@ def test_an_environment_without_a_value_leaves_every_mean_rank_and_count(tmp_pat
     assert {row["n"] for row in first.values()} == {"2"}
     gains = compared.frame.set_index("label")
     assert set(gains["undefined"]) == {WHY}
-    assert [*gains.loc["VREx", ["wins", "ties", "losses", "pairs", "planned"]]] == [
-        0,
-        0,
-        2,
-        2,
-        2,
-    ]
+    assert [*gains.loc["VREx", ["wins", "ties", "losses", "pairs", "planned"]]] == [0, 0, 2, 2, 2]
     assert set(scores(cells(judge(tables)))["environment"]) == {"t"}
     for name, render in FORMATS.items():
         text = " ".join(render(sheet(leaderboard(tables))).split())
