@@ -1,24 +1,6 @@
-"""Results on disk: the only reader and writer of a results directory.
+"""A results directory: its plan, and its runs in folders and in tables.
 
-OUT/sweep.json           the name of the sweep and the settings of its launches
-OUT/plan.parquet         its planned runs, see `oodbench.results.parquet`
-OUT/audit.json           the findings on its data, lists of `oodbench.notes.Finding` by dataset label
-OUT/sweep.lock           held by a process that adds runs to them
-OUT/heartbeats/<process> the steps of the runs that a process trains, rewritten while it does
-OUT/data/<digest>.json   the files that runs read, see `oodbench.results.stale`
-OUT/data/<label>.parquet a data frame that a script brought
-OUT/plugins/             classes that a script or a notebook defines, as modules
-OUT/ended/               the runs that have ended, in two tables, see `oodbench.results.ended`
-OUT/kept/<id>/weights/   RULE-STEP.safetensors: the weights of the step that a rule would choose
-              predictions/  see `oodbench.results.predictions`
-OUT/runs/<id>/           a run while it trains, or that failed:
-              run.json          the run's spec and the provenance of its last start
-              metrics.jsonl     one record an evaluation
-              checkpoint.pt     what a resumed run needs
-              heartbeat         who trains it
-              stack.txt         where a process was that ran out of time, until failed.json says so
-              lock              held by the process that trains it
-              done.json | failed.json   how it ended; written whole and renamed
+docs/guide/results_format.md lists its files. Each is written whole and renamed.
 """
 
 import os

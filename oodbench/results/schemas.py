@@ -1,13 +1,7 @@
 """The small files of a results directory, checked at every read, and records as lines of metrics.jsonl.
 
-Keys of a later version are left alone. A file of another schema number is refused. Lines of metrics.jsonl
-are flat objects, which pandas reads as a table.
-
-    {"step": 20, "accuracy/0.2/in": 0.8069, "loss/0.2/in": 0.4455, "training_seconds": 1.2, ...}
-
-Each key of a value is METRIC/ENVIRONMENT/SPLIT, METRIC for one of the predictor itself, or METRIC/train
-for a mean over the steps since the record before. `columns` of run.json has what a key stands for, with the
-number of examples behind its values; names may hold a `/`.
+Keys of a later version are left alone. A file of another schema number is refused. What a key of a line
+stands for is in `columns` of run.json, as names may hold a `/`; docs/guide/results_format.md has the form.
 """
 
 import zipfile

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from oodbench.errors import MissingError, UserError, unknown
+from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.hparams import drawn_values, rates_family
 from oodbench.metrics import known_direction
 from oodbench.registry import CHANGES
@@ -134,7 +134,7 @@ def _methods(sweep: Sweep, problems: Problems) -> "list[tuple[Row, type[Algorith
         with problems.noted():
             if isinstance(row.adapt, dict):
                 adaptations.get(str(row.adapt.get("name")))
-            methods.append((row, algorithms.get(row.name)))
+            methods.append((row, algorithms.get(row.name, hint=PLUGIN_HINT)))
     return methods
 
 

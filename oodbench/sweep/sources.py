@@ -49,11 +49,7 @@ class Problems:
         """Raise the collected errors as one; a MissingError if all of them are."""
         if not self.found:
             return
-        texts = []
-        for text in (printable(str(problem)) for problem in self.found):
-            if text.startswith(("unknown algorithm", "unknown dataset", "unknown network")):
-                text += PLUGIN_HINT
-            texts.append(text)
+        texts = [printable(str(problem)) for problem in self.found]
         missing = [problem for problem in self.found if isinstance(problem, MissingError)]
         if len(missing) == len(self.found):
             text = texts[0] if len(set(texts)) == 1 else several(self.place, texts)
@@ -148,7 +144,8 @@ def _made(
         raise UserError(f"the label of a dataset must be a text: {short(item)}")
     if not isinstance(ceiling, dict):
         raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
-    own = {f.name for f in fields(datasets.get(name).Options)}  # such as ColoredMNIST's label_noise
+    # such as ColoredMNIST's label_noise
+    own = {f.name for f in fields(datasets.get(name, hint=PLUGIN_HINT).Options)}
     keys = {key: options.pop(key) for key in KEYS if key in options and key not in own}
     for key in options.keys() - own & DatasetSettings.model_fields.keys():
         raise UserError(
@@ -175,7 +172,7 @@ def _source(
     _ = dataset.higher_is_better  # or a UserError
     network = _component(sweep.network)
     if network.name != "default":
-        networks.get(network.name)  # also where the dataset has another
+        networks.get(network.name, hint=PLUGIN_HINT)  # also where the dataset has another
     if training.network is not None:
         network = _component(training.network)
     if network.name in ("default", dataset.network):
@@ -193,7 +190,8 @@ def _source(
         is_given = "holdout" in sweep.model_fields_set
         holdout = sweep.holdout if is_given else float(dataset.holdout)
     return Source(
-        *(dataset, label, training, ceiling, network, networks.get(network.name)),
+        *(dataset, label, training, ceiling, network),
+        network_class=networks.get(network.name, hint=PLUGIN_HINT),
         steps=int(steps),
         evaluate_every=-(-int(steps) // 20) if every == "default" else every,
         holdout=0.0 if dataset.evaluation_environments else holdout,

@@ -1,16 +1,20 @@
 """The contract that every launcher keeps."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, launchers
-from oodbench.sweep.launchers.local import Debug
+from oodbench.sweep.launchers.local import Debug, placed
+from oodbench.sweep.launchers.progress import Display
 from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
@@ -133,3 +137,32 @@ def test_a_launcher_is_one_file_of_another_package(tmp_path: Path) -> None:
     assert places == sorted(places)
     assert "queued" not in printed[places[-1] :]
     assert "unknown resource 'color' in the resources of tiny; did you mean colour" in printed
+
+
+def test_several_runs_share_a_gpu_and_see_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    options: dict[str, Any] = {"workers": None, "devices": "auto"}
+    asked = job(tiny(hparam_draws=2, trials=3, steps=10), tmp_path, **options)
+    shared = placed(asked, 3)
+    assert (shared.workers, shared.gpus) == (6, ("4", "6"))
+    settings = shared.settings_of(5)
+    assert (settings.device, settings.device_share) == ("cuda:0", 1 / 3)
+    assert placed(asked, 1).workers == 2
+    assert placed(replace(asked, options=replace(asked.options, workers=4)), 3).workers == 4
+
+
+def test_the_time_left_is_that_of_the_runs_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = job(tiny(algorithms=["ERM"], trials=8, steps=100), tmp_path)
+    clock = iter([1000.0, 1010.0, 1016.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with Display(asked, workers=1) as display:
+        display.ended(asked.ids[0], State.DONE, "")
+        display.ended(asked.ids[4], State.FAILED, "why")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("trial 0, about 70 s left")
+    assert second.endswith("trial 4: why, about 48 s left")
