@@ -1,7 +1,7 @@
 """Stale runs, whose code or data have changed since training, and the files that runs have read.
 
 OUT/data/<digest>.json lists data files with their content. A file is not read again if a list in this
-results directory, or one that this machine made for a sibling directory, has its size and time of change.
+results directory, or in one beside it, has its size and time of change.
 The content of a folder is the names of the folders and images in it, except names that begin with a dot.
 """
 
@@ -9,7 +9,6 @@ import hashlib
 import json
 import mimetypes
 import os
-import platform
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -48,8 +47,6 @@ class Listing:
     root: str
     """The folder that the names are relative to; no digest depends on it."""
     files: dict[str, Entry]
-    machine: str = ""
-    """The name of the machine that read the files."""
 
     @property
     def contents(self) -> list[tuple[str, str]]:
@@ -114,9 +111,7 @@ class DataFiles:
 
     def _lists(self) -> Iterator[Listing]:
         for folder in (self.folder, *self.folder.parent.parent.glob(f"*/{DATA}")):
-            for listing in map(_read, folder.glob(LIST)):
-                if listing and (folder == self.folder or listing.machine == platform.node()):
-                    yield listing
+            yield from filter(None, map(_read, folder.glob(LIST)))
 
     def _listing(self, digest: str) -> Listing | None:
         return _read(self.folder / f"{digest}.json")
@@ -159,7 +154,7 @@ def _listed(stamps: Mapping[str, Stamp], known: Mapping[str, Entry], root: str) 
         path[start:]: (*now, read[path] if path in read else known[path][2])
         for path, now in sorted(stamps.items())
     }
-    return Listing(root, files, platform.node())
+    return Listing(root, files)
 
 
 def _content(path: str) -> str:

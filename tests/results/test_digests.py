@@ -115,26 +115,22 @@ def test_every_method_has_a_digest_of_files_of_its_folder() -> None:
     assert code_of(Algorithm) is None and code_of(networks.get("MLP")) is None
 
 
-def test_files_that_another_machine_listed_are_read_again(
+def test_a_file_of_the_same_size_and_time_is_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file of the same size and time may have another content there."""
-    monkeypatch.setattr(stale, "sha256", unwrap(sha256))  # no process is on two machines
-    file, one, two = tmp_path / "a.csv", tmp_path / "one", tmp_path / "two"
-    for folder in (one, two):
-        folder.mkdir()
+    """Neither for this directory nor for one beside it."""
+    monkeypatch.setattr(stale, "sha256", unwrap(sha256))
+    file = tmp_path / "a.csv"
     file.write_text("1")
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("platform.node", lambda: "elsewhere")
-        there = DataFiles(one).keep([file])
-    stat = file.stat()
+    listed = DataFiles(tmp_path / "one")
+    (tmp_path / "one").mkdir()
+    first, stat = listed.keep([file]), file.stat()
     file.write_text("2")
+    other = listed.keep([file])
+    assert other != first and listed.differing(first, other) == ["a.csv"]
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    here = DataFiles(two).keep([file])
-    assert here != there and DataFiles(two).differing(here, there) == [f"data/{here}.json"]
-    file.write_text("3")
-    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert DataFiles(tmp_path / "three").keep([file]) == here  # as this machine listed it
+    (tmp_path / "one" / "data" / f"{other}.json").unlink()
+    assert listed.keep([file]) == DataFiles(tmp_path / "two").keep([file]) == first
 
 
 def test_a_damaged_list_of_files_compares_with_nothing(tmp_path: Path) -> None:
