@@ -31,78 +31,35 @@ GROUPS = (
 FILES = r"(icons|chars|metadata)\.json"
 
 
-def _set(name: str, version: str, sha256: str, licence: str, author: str) -> Package:
-    name = f"@iconify-json/{name}"
-    return Package("npm", name, version, FILES, sha256, licence, author)
-
-
 MIT, APACHE, CC_BY = "MIT", "Apache 2.0", "CC BY 4.0"
-SETS: Mapping[str, Package] = {
-    "twemoji": _set(
-        "twemoji",
-        "1.2.5",
-        "5c57469f4c2c2243fa92ffd623ccc2142187e964e1e061f6c41f886b25a6b361",
-        CC_BY,
-        "Twitter",
-    ),
-    "noto": _set(
-        "noto",
-        "1.2.9",
-        "067f05289aa4cf451228cb895ee489cb4f23aad917ee38e2d8129e617329f623",
-        APACHE,
-        "Google",
-    ),
-    "noto-v1": _set(
-        "noto-v1",
-        "1.2.5",
-        "b8de1ed774fabd89951de9d7800834e5ae9271432e557a163943406f183c9258",
-        APACHE,
-        "Google",
-    ),
-    "emojione": _set(
-        "emojione",
-        "1.2.3",
-        "f934010461bee12ef23872eb76647816cdbe6fb580463facd7708d8fe2441661",
-        CC_BY,
-        "Emoji One",
-    ),
-    "emojione-mono": _set(
-        "emojione-monotone",
-        "1.2.1",
-        "d0753375ad8f27daf1b34b2d51d745429622b224ceb4b20db7cbaff0365028ae",
-        CC_BY,
-        "Emoji One",
-    ),
-    "fluent": _set(
-        "fluent-emoji",
-        "1.2.7",
-        "c1306f64bce2627e08401b2733c3b5a4006cbb5c6e47fc916f89ea9f760684f2",
-        MIT,
-        "Microsoft",
-    ),
-    "fluent-flat": _set(
-        "fluent-emoji-flat",
-        "1.2.6",
-        "719ea2b821f136a2db81fa214df0fcbb0ba4e6e78ce0138bf3cad38c6caafc15",
-        MIT,
-        "Microsoft",
-    ),
-    "fluent-mono": _set(
-        "fluent-emoji-high-contrast",
-        "1.2.6",
-        "c8cb5002fbcaf80490dad7903c488ead38e2f7bf049c20d05c8fbeed736c14bd",
-        MIT,
-        "Microsoft",
-    ),
-    "openmoji": _set(
-        "openmoji",
-        "1.2.29",
-        "23b6324f45517e5f2635c28c76bc0ac190aa6030ef283aa31640df8f7d75081b",
-        "CC BY-SA 4.0",
-        "OpenMoji",
-    ),
+ABOUT = {
+    "twemoji": ("twemoji", "1.2.5", CC_BY, "Twitter"),
+    "noto": ("noto", "1.2.9", APACHE, "Google"),
+    "noto-v1": ("noto-v1", "1.2.5", APACHE, "Google"),
+    "emojione": ("emojione", "1.2.3", CC_BY, "Emoji One"),
+    "emojione-mono": ("emojione-monotone", "1.2.1", CC_BY, "Emoji One"),
+    "fluent": ("fluent-emoji", "1.2.7", MIT, "Microsoft"),
+    "fluent-flat": ("fluent-emoji-flat", "1.2.6", MIT, "Microsoft"),
+    "fluent-mono": ("fluent-emoji-high-contrast", "1.2.6", MIT, "Microsoft"),
+    "openmoji": ("openmoji", "1.2.29", "CC BY-SA 4.0", "OpenMoji"),
 }
-"""The package of each set of emoji. Sets of one author look alike: noto-v1 is Google's older set of blobs,
+"""The package of npm `@iconify-json/NAME` of each set of emoji, its version, licence and author."""
+SHA256 = {
+    "twemoji": "5c57469f4c2c2243fa92ffd623ccc2142187e964e1e061f6c41f886b25a6b361",
+    "noto": "067f05289aa4cf451228cb895ee489cb4f23aad917ee38e2d8129e617329f623",
+    "noto-v1": "b8de1ed774fabd89951de9d7800834e5ae9271432e557a163943406f183c9258",
+    "emojione": "f934010461bee12ef23872eb76647816cdbe6fb580463facd7708d8fe2441661",
+    "emojione-mono": "d0753375ad8f27daf1b34b2d51d745429622b224ceb4b20db7cbaff0365028ae",
+    "fluent": "c1306f64bce2627e08401b2733c3b5a4006cbb5c6e47fc916f89ea9f760684f2",
+    "fluent-flat": "719ea2b821f136a2db81fa214df0fcbb0ba4e6e78ce0138bf3cad38c6caafc15",
+    "fluent-mono": "c8cb5002fbcaf80490dad7903c488ead38e2f7bf049c20d05c8fbeed736c14bd",
+    "openmoji": "23b6324f45517e5f2635c28c76bc0ac190aa6030ef283aa31640df8f7d75081b",
+}
+SETS = {
+    name: Package("npm", f"@iconify-json/{package}", version, FILES, SHA256[name], licence, author)
+    for name, (package, version, licence, author) in ABOUT.items()
+}
+"""The packages. Sets of one author look alike: noto-v1 is Google's older set of blobs,
 emojione-mono is emojione in black and white, fluent-flat and fluent-mono are fluent without shades and
 without colours. twemoji is flat, openmoji outlined."""
 NAMING = "noto"

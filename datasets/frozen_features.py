@@ -42,6 +42,12 @@ CHUNK = 32
 """Inputs in memory per forward pass: the activations of small inputs can be large."""
 SAMPLE = 4
 """Stored inputs of an environment that identify it in a hash."""
+KEPT = (
+    *("environments", "test_environments", "validation_environments", "evaluation_environments"),
+    *("task", "classes", "attributes", "metric", "higher_is_better", "split_metrics"),
+    *("holdout", "cluster_names", "separates_clusters"),
+)
+"""What the features have of the images' dataset."""
 
 _IMAGES: WeakValueDictionary[tuple[Any, ...], Dataset] = WeakValueDictionary()
 """The datasets of images in use, so that a folder is listed once for the features of several networks."""
@@ -104,19 +110,9 @@ class FrozenFeatures(FileDataset):
         if len(images.input_shape) != 3 or fits(images):
             raise UserError(f"FrozenFeatures takes a dataset of images, not {options.of}")
         self.images = images
-        self.environments = images.environments
-        self.test_environments = images.test_environments
-        self.validation_environments = images.validation_environments
-        self.evaluation_environments = images.evaluation_environments
-        self.holdout = images.holdout
+        for name in KEPT:
+            setattr(self, name, getattr(images, name))
         self.repeats = images.repeats or bool(options.as_test)
-        self.cluster_names = images.cluster_names
-        self.separates_clusters = images.separates_clusters
-        self.metric, self.higher_is_better = images.metric, images.higher_is_better
-        self.split_metrics = images.split_metrics  # type: ignore[method-assign]
-        self.task = images.task
-        self.classes = images.classes
-        self.attributes = images.attributes
         self.input_shape = (self._num_features(),)
         if options.as_test and options.as_test not in images.environments:
             raise unknown("environment", options.as_test, images.environments, "`as_test`")

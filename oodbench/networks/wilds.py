@@ -4,8 +4,9 @@ Texts and code are ids of words or word pieces, padded with 0; a molecule is a t
 bonds in each row (see `oodbench.data.encodings`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -67,18 +68,22 @@ class _Transformer(Network):
         return super().resolved(values, dataset)
 
 
-class _FirstToken(nn.Module):
-    """Ids (N, L) to (N, F): a transformer's state at the first token."""
+class _States(nn.Module):
+    """Ids (N, L) to what a function of a transformer and the ids makes of its states."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, read: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.read = model, read
 
     def forward(self, ids: Tensor) -> Tensor:
-        # a mask (N, 1, 1, L): given ids only, transformers would inspect them on the host
-        seen = (ids != 0)[:, None, None]
-        states: Tensor = self.model(input_ids=ids, attention_mask=seen)[0]
-        return states[:, 0]
+        return self.read(self.model, ids)
+
+
+def _first(model: Any, ids: Tensor) -> Tensor:
+    """The state of the first token, (N, F)."""
+    # a mask (N, 1, 1, L): given ids only, transformers would inspect them on the host
+    states: Tensor = model(input_ids=ids, attention_mask=(ids != 0)[:, None, None])[0]
+    return states[:, 0]
 
 
 @register("DistilBERT")
@@ -105,30 +110,23 @@ class DistilBERT(_Transformer):
         else:
             model = pretrained("DistilBertModel", hparams.weights)
         self.num_features = int(model.config.dim)
-        self.featurizer = _FirstToken(model)
+        self.featurizer = _States(model, _first)
         self.classifier = nn.Linear(self.num_features, num_outputs)
 
 
-class _Pooled(nn.Module):
-    """Ids (N, L), -1 after the end of a text, to (N, F): a transformer's state that represents the text."""
-
-    def __init__(self, model: Any, pool: str) -> None:
-        super().__init__()
-        self.model, self.pool, self.padding = model, pool, model.config.pad_token_id
-
-    def forward(self, ids: Tensor) -> Tensor:
-        seen = ids >= 0
-        if self.padding is not None:  # other tokenizers' datasets may pad with this id
-            seen = seen & (ids != self.padding)
-        mask = seen.long()
-        states: Tensor = self.model(input_ids=ids.clamp(min=0), attention_mask=mask)[0]
-        if self.pool == "first":
-            return states[:, 0]
-        counts = seen.sum(1).clamp(min=1)
-        if self.pool == "last":
-            return states[torch.arange(len(ids), device=ids.device), counts - 1]
-        mean: Tensor = (states * seen[..., None]).sum(1) / counts[:, None]
-        return mean
+def _pooled(model: Any, ids: Tensor, pool: str) -> Tensor:
+    """The state that represents the text, (N, F); ids after its end are -1."""
+    seen, padding = ids >= 0, model.config.pad_token_id
+    if padding is not None:  # other tokenizers' datasets may pad with this id
+        seen = seen & (ids != padding)
+    states: Tensor = model(input_ids=ids.clamp(min=0), attention_mask=seen.long())[0]
+    if pool == "first":
+        return states[:, 0]
+    counts = seen.sum(1).clamp(min=1)
+    if pool == "last":
+        return states[torch.arange(len(ids), device=ids.device), counts - 1]
+    mean: Tensor = (states * seen[..., None]).sum(1) / counts[:, None]
+    return mean
 
 
 @register("TextModel")
@@ -156,7 +154,7 @@ class TextModel(_Transformer):
         if getattr(model, "pooler", None) is not None:
             model.pooler = None  # it is not used, and its weights would have no gradient
         self.num_features = int(model.config.hidden_size)
-        self.featurizer = _Pooled(model, hparams.pool)
+        self.featurizer = _States(model, partial(_pooled, pool=hparams.pool))
         self.classifier = nn.Linear(self.num_features, num_outputs)
 
 
@@ -167,18 +165,12 @@ def _require_text(name: str, input_shape: tuple[int, ...]) -> None:
         )
 
 
-class _States(nn.Module):
-    """Ids (N, L) to (N, L, F): a transformer's states, each from the tokens so far."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor) -> Tensor:
-        length = ids.shape[1]
-        seen = torch.ones(1, 1, length, length, dtype=torch.bool, device=ids.device).tril()
-        states: Tensor = self.model(input_ids=ids, attention_mask=seen, use_cache=False)[0]
-        return states
+def _causal(model: Any, ids: Tensor) -> Tensor:
+    """All states, (N, L, F), each from the tokens so far."""
+    length = ids.shape[1]
+    seen = torch.ones(1, 1, length, length, dtype=torch.bool, device=ids.device).tril()
+    states: Tensor = model(input_ids=ids, attention_mask=seen, use_cache=False)[0]
+    return states
 
 
 @register("CodeGPT")
@@ -206,8 +198,7 @@ class CodeGPT(_Transformer):
         """Raise UserError if the inputs are not tokens, or if the weights cannot be loaded."""
         super().__init__()
         self.hparams = hparams
-        if len(input_shape) != 1:
-            raise UserError(f"the network CodeGPT takes tokens, not inputs of shape {input_shape}")
+        _require_text("CodeGPT", input_shape)
         rate = hparams.dropout
         drop: dict[str, Any] = {"embd_pdrop": rate, "resid_pdrop": rate, "attn_pdrop": rate}
         if hparams.weights == "none":
@@ -227,7 +218,7 @@ class CodeGPT(_Transformer):
             model = pretrained("GPT2Model", hparams.weights, **drop)
             model.resize_token_embeddings(num_outputs)
         self.num_features = int(model.config.n_embd)
-        self.featurizer = _States(model)
+        self.featurizer = _States(model, _causal)
         self.classifier = nn.Linear(self.num_features, num_outputs, bias=False)
         self.classifier.weight = model.wte.weight
 
