@@ -15,13 +15,6 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
-@pytest.mark.slow
-def test_verify(mnist_dir: Path) -> None:
-    result = call("check", "ColoredMNIST", "--data-dir", mnist_dir)
-    assert result.exit_code == 0
-    assert result.stdout.startswith(f"ColoredMNIST: 2 files in {mnist_dir} are right\n")
-
-
 def offline(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The one line that `download` says where every connection is refused."""
     with socket.socket() as closed:

@@ -100,9 +100,7 @@ def test_the_bytes_are_those_of_every_machine(made: Path) -> None:
     assert {p: md5(made / p) for p in dataset.checksums} == dict(Shapes.metadata.checksums)
 
 
-def test_what_is_there_and_right_is_not_made_again_and_what_is_damaged_is(
-    made: Path, source: Path, tmp_path: Path
-) -> None:
+def test_only_what_is_damaged_is_made_again(made: Path, source: Path, tmp_path: Path) -> None:
     file = made / "Shapes" / "16" / "pictures.npy"
     before = file.stat().st_mtime_ns
     shapes(made).make(made, tmp_path, 1)  # a folder without packages
@@ -129,9 +127,7 @@ def test_half_of_the_identities_are_unseen_and_a_fifth_of_each_half_is_out(made:
             assert shares(environment.out[half]) == 0.2
 
 
-def test_identities_are_dealt_out_alike_in_all_environments_and_anew_in_every_trial(
-    made: Path,
-) -> None:
+def test_identities_are_dealt_out_alike_everywhere_and_anew_in_every_trial(made: Path) -> None:
     first, again, other = (shapes(made).load(trial) for trial in (0, 0, 1))
     for one, two in ((first, first), (first, again)):
         for field in ("unseen", "out", "y"):

@@ -62,9 +62,7 @@ def found_in(dataset: Dataset) -> list[object]:
     return [*[c for c in every if c.repeated], *shared]
 
 
-def test_a_table_is_inspected_without_a_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inspection_fits_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fitting imports scikit-learn, which takes as long as all else."""
     rows = "".join(f"{i}.5,{i % 2},{'ab'[i % 3 % 2]}\n" for i in range(60))
     (tmp_path / "t.csv").write_text(f"age,target,environment\n{rows}")

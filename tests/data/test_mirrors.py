@@ -93,9 +93,7 @@ def test_files_are_taken_by_path_or_name_packed_or_not(source: str, tmp_path: Pa
         assert (tmp_path / path).read_bytes() == content
 
 
-def test_what_is_there_and_right_stays_and_what_is_damaged_is_replaced(
-    source: str, folder: Path, tmp_path: Path
-) -> None:
+def test_only_what_is_damaged_is_replaced(source: str, folder: Path, tmp_path: Path) -> None:
     fetch(sketches(tmp_path), source, tmp_path)
     (tmp_path / "Sketches" / "a.npy").write_bytes(b"?")
     (folder / "b.csv.gz").unlink()
@@ -104,9 +102,7 @@ def test_what_is_there_and_right_stays_and_what_is_damaged_is_replaced(
 
 
 @pytest.mark.parametrize("content", [b"", b"a" * 2999, b"a" * 3001])
-def test_another_file_is_not_kept(
-    content: bytes, source: str, folder: Path, tmp_path: Path
-) -> None:
+def test_another_file_is_refused(content: bytes, source: str, folder: Path, tmp_path: Path) -> None:
     (folder / "Sketches" / "a.npy").write_bytes(content)
     sentence = refusal(sketches(tmp_path), source, tmp_path)
     assert f"Sketches: Sketches/a.npy of {source} is another file: its md5 is " in sentence
@@ -124,9 +120,7 @@ def archive(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Pat
     return path
 
 
-def test_a_folder_is_unpacked_from_an_archive_of_its_name(
-    archive: Path, source: str, tmp_path: Path
-) -> None:
+def test_a_folder_is_unpacked_from_its_archive(archive: Path, source: str, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     archive.with_name(f"{archive.name}.sha256").write_text(f"{digest}  {archive.name}\n")
@@ -172,9 +166,7 @@ def parquet_copy(name: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options"), [("Camelyon17", {}), ("CivilComments", {"from_scratch": True, "size": 12})]
 )
-def test_parquet_copies_equal_the_packages_arrays(
-    name: str, options: dict[str, object], tmp_path: Path
-) -> None:
+def test_parquet_copies_are_equal(name: str, options: dict[str, object], tmp_path: Path) -> None:
     parquet_copy(name, tmp_path / "a")
     copied = tmp_path / "b"
     ours: Any = make(name, options, copied)

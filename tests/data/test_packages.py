@@ -18,9 +18,7 @@ def package(request: pytest.FixtureRequest) -> Package:
     return archives.package(request.param, name, FILES, "LICENSE")
 
 
-def test_the_files_that_are_read_and_the_notice_come_from_the_archive(
-    package: Package, tmp_path: Path
-) -> None:
+def test_files_and_the_notice_come_from_the_archive(package: Package, tmp_path: Path) -> None:
     archives.write(package, {**FILES, "other": b"?"}, tmp_path)
     assert read([package], "Sketches", tmp_path) == {package.name: FILES}
 
@@ -39,9 +37,7 @@ def refusal(package: Package, folder: Path | None) -> str:
     return str(caught.value)
 
 
-def test_an_archive_that_is_missing_is_named_with_the_command_that_gets_it(
-    package: Package, tmp_path: Path
-) -> None:
+def test_a_missing_archive_is_named_with_its_command(package: Package, tmp_path: Path) -> None:
     with pytest.raises(MissingError) as caught:
         read([package], "Sketches", tmp_path)
     command = "npm pack @ann/drawings@1.0" if package.registry == "npm" else "apt-get download "
@@ -65,9 +61,7 @@ def test_an_archive_with_other_files_is_refused(package: Package, tmp_path: Path
         assert sentence.startswith(f"Sketches is made of {package}, and the files of {path} differ")
 
 
-def test_another_release_of_a_debian_package_will_do_if_its_files_are_the_same(
-    tmp_path: Path,
-) -> None:
+def test_another_release_of_a_debian_package_with_the_same_files_will_do(tmp_path: Path) -> None:
     package = archives.package("debian", "drawings", FILES)
     archives.write(replace(package, version="1.0-2"), FILES, tmp_path)
     assert read([package], "Sketches", tmp_path) == {"drawings": FILES}

@@ -153,9 +153,7 @@ class Malice:
     folder: Path
 
 
-def test_files_that_are_no_weights_of_the_model_cost_one_sentence_in_the_plan(
-    tmp_path: Path,
-) -> None:
+def test_files_that_are_no_weights_cost_one_sentence_in_the_plan(tmp_path: Path) -> None:
     good = file_of("resnet10t", tmp_path / "good.safetensors")
     (tmp_path / "cut.safetensors").write_bytes(good.read_bytes()[:-100])
     torch_file = file_of("resnet10t", tmp_path / "good.pth")
@@ -183,9 +181,7 @@ def test_files_that_are_no_weights_of_the_model_cost_one_sentence_in_the_plan(
     refused("no statistics to freeze", freeze_batch_norm=True)
 
 
-def test_cached_weights_are_those_of_timms_caches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_come_from_timms_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     with pytest.raises(UserError, match=r"weights of resnet10t are not in timm's cache: `python"):

@@ -126,20 +126,12 @@ def test_imagenets_weights_are_taken_from_torchs_cache_where_they_are_whole(
 
 
 def wrapped(plain: dict[str, Tensor]) -> dict[str, tuple[Any, str]]:
-    """Weights in forms in which people have them, with the prefix of each."""
-    prefixed = {
-        prefix: {f"{prefix}{k}": v for k, v in plain.items()}
-        for prefix in ("module.", "backbone.", "module.backbone.", "encoder.net.")
-    }
-    body = {k: v for k, v in prefixed["backbone."].items() if ".fc." not in k}
+    """Weights as DomainBed stores them, and a backbone with another head, with the prefix of each."""
+    body = {f"backbone.{k}": v for k, v in plain.items() if not k.startswith("fc.")}
     twice = {f"featurizer.network.{k}": v for k, v in plain.items() if not k.startswith("fc.")}
     twice |= {k.replace("featurizer", "network.0"): v for k, v in twice.items()}
     last = {"classifier.weight": plain["fc.bias"]}
     return {
-        "two prefixes": (prefixed["module.backbone."], "module.backbone."),
-        "any prefix": (prefixed["encoder.net."], "encoder.net."),
-        "parallel": ({"state_dict": prefixed["module."], "epoch": 3}, "module."),
-        "nested": ({"model_ema": {"module": {"state_dict": plain}}}, ""),
         "head": (body | {"head.weight": plain["fc.weight"]}, "backbone."),
         "domainbed": ({"args": {}, "model_dict": twice | last}, "network.0.network."),
     }

@@ -90,9 +90,7 @@ def test_what_trainings_write_is_read_and_said(vit: State, tmp_path: Path) -> No
         assert (wanted in said) if wanted else not said, form
 
 
-def test_two_that_fit_are_refused_and_one_that_does_not_is_no_rival(
-    vit: State, tmp_path: Path
-) -> None:
+def test_two_that_fit_are_refused_one_that_does_not_is_no_rival(vit: State, tmp_path: Path) -> None:
     other = {name: value + 1 for name, value in vit.items()}
     for first, second in (("student", "teacher"), ("state_dict", "state_dict_ema"), ("a", "b")):
         with pytest.raises(

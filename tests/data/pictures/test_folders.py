@@ -98,9 +98,7 @@ def test_the_cache_holds_the_same_bytes_and_is_made_once(dataset: Any, root: Pat
     assert dataset.environments == make("ImageFolder", VALUES, root.parent).environments
 
 
-def test_a_changed_file_a_new_one_and_another_size_are_not_in_the_cache(
-    dataset: Any, root: Path
-) -> None:
+def test_changed_and_new_files_and_another_size_are_not_cached(dataset: Any, root: Path) -> None:
     dataset.cache(1)
     assert cached(root) and not cached(root, size=25)
     picture(99, 0).save(root / "a" / "cat" / "new.png")
@@ -147,9 +145,7 @@ def test_files_that_cannot_be_read_are_found_before_training(dataset: Any, root:
     assert re.search(said, refusal(root))
 
 
-def test_files_are_looked_at_once(
-    dataset: Any, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_seen_once(dataset: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset.check()
     monkeypatch.setattr(
         "oodbench.data.pictures.pixels._look", lambda file, *s: Look(f"{file} was looked at")

@@ -69,9 +69,7 @@ BODY = "x,target,environment\n1.5,a,e\n2,b,f\n3,a,f\n"
     ],
 )
 @pytest.mark.parametrize("written", ["utf-8", "utf-8-sig"])
-def test_lines_above_the_header_are_left_out(
-    tmp_path: Path, above: str, body: str, written: str
-) -> None:
+def test_lines_above_are_left_out(tmp_path: Path, above: str, body: str, written: str) -> None:
     cells = read(tmp_path / "f.csv", above + body, written)
     assert cells.columns == ("x", "target", "environment")
     assert cells.texts("target") == ["a", "b", "a"]

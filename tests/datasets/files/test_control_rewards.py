@@ -117,9 +117,7 @@ def test_plans_earn_more_than_chance() -> None:
     assert np.mean(planned) > np.mean(chance) + 0.1
 
 
-def test_inputs_are_observations_and_actions_and_targets_the_rewards_that_follow(
-    written: Path,
-) -> None:
+def test_inputs_are_observations_and_actions_and_targets_later_rewards(written: Path) -> None:
     dataset = make("ControlRewards", {**OPTIONS, "noise": 0.0}, written)
     rows = [np.load(written / "ControlRewards" / TASK / file_of(i)) for i in range(EPISODES)]
     found = dataset.load(0)

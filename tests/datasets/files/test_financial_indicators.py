@@ -85,9 +85,7 @@ def test_the_code_whitens_each_year_by_itself(write: Write, tmp_path: Path) -> N
     assert torch.equal(dataset.fit(found)(found["2014"].x), found["2014"].x)
 
 
-def test_balanced_years_have_the_first_companies_of_each_class(
-    write: Write, tmp_path: Path
-) -> None:
+def test_balanced_years_have_the_first_of_each_class(write: Write, tmp_path: Path) -> None:
     found = make("FinancialIndicators", {"balanced": True}, tmp_path).load(0)
     for year, environment in found.items():
         of_file = table(year)
@@ -110,9 +108,7 @@ def test_missing_files_are_told_with_the_command_that_fetches_them(tmp_path: Pat
     assert error.value.command == command
 
 
-def test_other_files_are_told_by_columns_companies_and_checksum(
-    write: Write, tmp_path: Path
-) -> None:
+def test_other_files_are_told_by_columns_rows_and_checksum(write: Write, tmp_path: Path) -> None:
     whole = table("2016")
     file = write("2016", whole.drop(columns=["EPS", "Total assets"]))
     assert f"{file} lacks the columns EPS, Total assets; the paper's" in refusal(tmp_path)

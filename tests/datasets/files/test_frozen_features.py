@@ -66,9 +66,7 @@ def test_features_are_the_networks_and_are_extracted_once(
     assert sorted((tmp_path / ".oodbench").rglob("*.npy")) == before
 
 
-def test_other_weights_or_images_are_other_features(
-    options: dict[str, object], tmp_path: Path
-) -> None:
+def test_other_weights_or_images_make_others(options: dict[str, object], tmp_path: Path) -> None:
     folders = [make("FrozenFeatures", options, tmp_path)]
     other = str(resnet_file(tmp_path / "other.pth", seed=8))
     folders.append(make("FrozenFeatures", options | {"weights": other}, tmp_path))
@@ -78,28 +76,6 @@ def test_other_weights_or_images_are_other_features(
     (tmp_path / "r18.pth").rename(tmp_path / "moved.pth")
     moved = make("FrozenFeatures", options | {"weights": str(tmp_path / "moved.pth")}, tmp_path)
     assert len(names) == 3 and folder_of(moved) in names
-
-
-def test_features_of_timms_models_are_theirs(tmp_path: Path) -> None:
-    pytest.importorskip("timm")
-    from tests.networks.test_timm import file_of
-
-    draw(tmp_path / "set", ("a", "b"), ("x", "y"), 2)
-    file = file_of("resnet10t", tmp_path / "r.safetensors")
-    options = {"of": "ImageFolder", "settings": ["root=set", "size=32"], "network": "timm"}
-    options |= {"weights": str(file), "network_settings": ["model=resnet10t", "size=40"]}
-    dataset: Any = make("FrozenFeatures", options, tmp_path)
-    assert dataset.input_shape == (512,)
-    dataset.cache(1)
-    values = {"model": "resnet10t", "weights": str(file), "size": 40, "normalized": True}
-    network = build("timm", values, (3, 32, 32), 2, 9).eval()
-    images = make("ImageFolder", {"root": "set", "size": 32}, tmp_path)
-    for name, data in images.load(0).items():
-        x = images.transform(data.x.read(torch.arange(4)), None)
-        with torch.no_grad():
-            torch.testing.assert_close(dataset.load(0)[name].x, network.featurizer(x))
-    other = make("FrozenFeatures", {**options, "network_settings": ["model=resnet10t"]}, tmp_path)
-    assert folder_of(other) != folder_of(dataset)
 
 
 def test_the_ceiling_shows_the_tests_features_everywhere(

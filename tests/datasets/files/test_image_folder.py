@@ -65,9 +65,7 @@ def test_a_circle_of_links_is_refused_by_name(link: str, to: str, tmp_path: Path
     ],
 )
 @pytest.mark.parametrize("around", [True, False])
-def test_splits_are_no_classes_and_no_environments(
-    names: tuple[str, ...], around: bool, tmp_path: Path
-) -> None:
+def test_splits_are_no_environments(names: tuple[str, ...], around: bool, tmp_path: Path) -> None:
     for i, split in enumerate(names):
         for domain in ("art", "photo"):
             at = tmp_path / (split if around else domain)
@@ -312,9 +310,7 @@ def scans(root: Path, name: str, per: int = 3) -> None:
         ("{visit}.s{subject}.jpg", r"\.(s\d)\."),
     ],
 )
-def test_groups_of_pictures_are_clusters_and_may_be_kept_apart(
-    name: str, pattern: str, tmp_path: Path
-) -> None:
+def test_groups_are_clusters_and_may_be_kept_apart(name: str, pattern: str, tmp_path: Path) -> None:
     scans(tmp_path, name)
     grouped = folder(tmp_path, group=pattern, group_across="drop")
     a, b = (grouped.load(0)[e].clusters for e in "ab")
@@ -360,9 +356,7 @@ def test_numbers_that_begin_again_in_each_environment_are_no_subjects(tmp_path: 
         ({"group_across": "drop"}, "needs the option `group`"),
     ],
 )
-def test_a_mistake_in_groups_is_one_sentence(
-    options: dict[str, str], message: str, tmp_path: Path
-) -> None:
+def test_mistakes_in_groups(options: dict[str, str], message: str, tmp_path: Path) -> None:
     scans(tmp_path, "P{subject:02}_{visit}.png")
     with pytest.raises(UserError, match=message):
         folder(tmp_path, **options).load(0)

@@ -38,9 +38,7 @@ def test_what_was_published(name: str) -> None:
     assert " ".join(place.folder for place in dataset.places).split(" ") == places
 
 
-def test_spawrious_is_what_its_authors_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spawrious_is_that_of_its_authors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = __import__("oodbench.datasets.spawrious", fromlist=["spawrious"])
     monkeypatch.setattr(module, "TOTAL", 10)
     for half in ("0", "1"):

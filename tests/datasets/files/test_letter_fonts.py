@@ -51,9 +51,7 @@ def test_every_face_is_of_its_kind() -> None:
     assert letters(FILES) == {kind: 26 * count for kind, count in faces.items()}
 
 
-def test_faces_without_a_letter_and_those_that_show_none_are_left_out(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_faces_that_lack_or_show_no_letter_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     lacking = {"face0.ttf": font(ascii_uppercase[:-1]), "face1.ttf": EVERYTHING}
     dings = {f"{name}.ttf": EVERYTHING for name in NO_LETTERS}
     assert letters({AENIGMA.name: lacking}) == {}
@@ -101,9 +99,7 @@ def test_digits_come_from_scans_and_fonts() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["LetterFonts", "DigitSources"])
-def test_the_set_that_is_made_from_packages_is_the_one_whose_checksums_are_known(
-    name: str, tmp_path: Path
-) -> None:
+def test_the_set_that_is_made_has_the_known_checksums(name: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["make", name, "--data-dir", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert f"{name}: 2 files in {tmp_path} are right" in result.output.replace("\n", " ")

@@ -78,9 +78,7 @@ def by_pandas(data: pd.DataFrame, known: pd.Index) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("held_out", ["north", "west"])
-def test_gaps_and_categories_are_fitted_on_what_a_run_trains_on(
-    tmp_path: Path, held_out: str
-) -> None:
+def test_gaps_and_categories_are_fitted_on_training_rows(tmp_path: Path, held_out: str) -> None:
     data = mixed()
     options = {"missing": "median", "categorical": ["code"]}
     dataset = table(tmp_path, data, **options)

@@ -27,9 +27,7 @@ ALL = pytest.mark.parametrize("name", COPIES)
 
 
 @ALL
-def test_environments_are_the_groups_of_train_and_the_other_splits(
-    name: str, wilds_dir: Path
-) -> None:
+def test_environments_are_groups_of_train_and_other_splits(name: str, wilds_dir: Path) -> None:
     dataset = opened(name, wilds_dir)
     data, found = dataset.data, dataset.load(0)
     assert tuple(found) == dataset.environments
@@ -89,9 +87,7 @@ def test_other_groups(group_by: list[str], names: tuple[str, ...] | None, wilds_
     assert sum(len(dataset.places[g]) for g in groups) == 30
 
 
-def test_texts_for_distilbert(
-    wilds_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_of_words(wilds_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # transformers takes a folder of the name
     small_distilbert(tmp_path)
     dataset = make("Amazon", {"size": 12}, wilds_dir)
@@ -151,9 +147,7 @@ def test_a_picture_that_cannot_be_read(harm: str, tmp_path: Path) -> None:
         dataset.check()
 
 
-def test_rxrx1_is_read_with_pandas_2_alone(
-    monkeypatch: pytest.MonkeyPatch, wilds_dir: Path
-) -> None:
+def test_rxrx1_needs_pandas_2(monkeypatch: pytest.MonkeyPatch, wilds_dir: Path) -> None:
     monkeypatch.setattr("pandas.__version__", "3.1.1")
     official.read.cache_clear()
     with pytest.raises(UserError, match=r"RxRx1: wilds reads it with pandas 2 alone, .* 3\.1"):
@@ -194,9 +188,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:the gradients of")  # of layers that are not ours
 @pytest.mark.parametrize("name", ["Py150", pytest.param("GlobalWheat", marks=pytest.mark.slow)])
-def test_what_can_be_trained_on_tokens_and_boxes(
-    name: str, wilds_dir: Path, tmp_path: Path
-) -> None:
+def test_what_trains_on_tokens_and_boxes(name: str, wilds_dir: Path, tmp_path: Path) -> None:
     keys = {**LATER, "datasets": [{"name": name, **SMALL[name]}], "network": NETWORKS[name]}
     plan = make_plan(validate(keys, "later"), wilds_dir)
     reasons = {i.algorithm: i.reason for i in plan.impossible}
@@ -231,9 +223,7 @@ def test_inputs_are_what_its_networks_take(name: str, wilds_dir: Path) -> None:
         ("Camelyon17", ()),
     ],
 )
-def test_the_attribute_is_a_metadata_field(
-    name: str, attributes: tuple[str, ...], wilds_dir: Path
-) -> None:
+def test_attributes_are_of_a_field(name: str, attributes: tuple[str, ...], wilds_dir: Path) -> None:
     dataset = opened(name, wilds_dir)
     assert dataset.attributes == attributes
     for environment, found in load_checked(dataset, 0).items():

@@ -39,9 +39,7 @@ def population(variant: str, model: tuple[Tensor, ...], scales: list[float]) -> 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("unit_weights", [pytest.param(True, marks=pytest.mark.nightly), False])
-def test_pooled_regression_has_the_weights_of_the_closed_form(
-    variant: str, unit_weights: bool
-) -> None:
+def test_pooled_regression_has_weights_in_closed_form(variant: str, unit_weights: bool) -> None:
     options = {"variant": variant, "num_examples": 100_000, "unit_weights": unit_weights}
     dataset = make("LinearSEM", options)
     assert (dataset.environments, dataset.test_environments) == (("0.2", "2", "5"), ("5",))

@@ -86,9 +86,7 @@ def test_example_3_has_two_classes_around_means_of_opposite_sign() -> None:
 
 
 @pytest.mark.parametrize("example", [1, 2, 3])
-def test_scrambling_rotates_the_same_examples_and_the_oracle_shuffles_one_block(
-    example: int,
-) -> None:
+def test_scrambling_rotates_and_the_oracle_shuffles_one_block(example: int) -> None:
     options = {"example": example, "num_examples": 200}
     plain = make(NAME, options).load(1)
     scrambled = make(NAME, {**options, "scrambled": True}).load(1)
