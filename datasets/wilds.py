@@ -27,6 +27,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
@@ -167,7 +168,9 @@ class WILDS(SampledDataset):
     @cached_property
     def places(self) -> dict[str, Tensor]:
         """Indices (n,) of every environment's examples among all of the package's."""
-        splits = official.positions(self.data)
+        codes = torch.as_tensor(np.asarray(self.data.split_array, dtype=np.int64))
+        every = {n: (codes == c).nonzero().squeeze(1) for n, c in self.data.split_dict.items()}
+        splits = {name: index for name, index in every.items() if len(index)}
         fields = self.options.group_by or self.row.group_by
         try:
             groups = official.groups(
@@ -190,12 +193,17 @@ class WILDS(SampledDataset):
     @property
     def attributes(self) -> tuple[str, ...]:  # type: ignore[override]
         """The values of the field that the table names, if any; raises UserError without the data."""
-        return official.values(self.data, self.row.attribute) if self.row.attribute else ()
+        if not (field := self.row.attribute):
+            return ()
+        names = (self.data.metadata_map or {}).get(field, (f"not {field}", field))
+        return tuple(str(name).strip() for name in names)
 
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments, the same in every trial; inputs stay on disk."""
         prepare, y, field = self._prepare(), self._targets(), self.row.attribute
-        attributes = official.column(self.data, field) if field else None
+        attributes = None
+        if field:
+            attributes = self.data.metadata_array[:, self.data.metadata_fields.index(field)].long()
         return {
             name: Environment(
                 official.prepared(self.data, index, prepare, self.input_shape, self.name),

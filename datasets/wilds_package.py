@@ -142,25 +142,6 @@ def _graph_classes() -> list[Any]:
     return [data.DataEdgeAttr, data.DataTensorAttr, storage.GlobalStorage]
 
 
-def positions(data: Any) -> dict[str, Tensor]:
-    """The indices (n,) of the examples of each of the package's splits that is not empty."""
-    splits = torch.as_tensor(np.asarray(data.split_array, dtype=np.int64))
-    every = {name: (splits == code).nonzero().squeeze(1) for name, code in data.split_dict.items()}
-    return {name: index for name, index in every.items() if len(index)}
-
-
-def column(data: Any, field: str) -> Tensor:
-    """A metadata field of all of the package's examples, (N,) integers."""
-    numbers: Tensor = data.metadata_array[:, data.metadata_fields.index(field)].long()
-    return numbers
-
-
-def values(data: Any, field: str) -> tuple[str, ...]:
-    """The names of a metadata field's values; for a field without names, `not FIELD` and `FIELD`."""
-    names = (data.metadata_map or {}).get(field, (f"not {field}", field))
-    return tuple(str(name).strip() for name in names)
-
-
 def groups(data: Any, fields: tuple[str, ...], index: Tensor) -> dict[str, Tensor]:
     """The indices of each group among `index`, by the package's grouper over metadata fields.
 
