@@ -87,15 +87,9 @@ class Average(ABC):
         return {"running": self.running}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned; raises ValueError if shapes or dtypes differ."""
-        for name, values in self._fitting(state["running"]).items():
-            self.running[name].copy_(values)
-
-    def _fitting(self, weights: Mapping[str, Tensor]) -> Weights:
-        for name, wanted in self.running.items():
-            if weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
-                raise ValueError("the average is of other weights")
-        return {name: weights[name] for name in self.running}
+        """Restore what `state` returned."""
+        for name, values in self.running.items():
+            values.copy_(state["running"][name])
 
     def _counted(self, step: int) -> int:
         """Updates from `hparams.start` to `step`, at least one: the average starts at the last weights."""
@@ -227,12 +221,15 @@ class SWAD(Average):
         return super().state() | {"losses": self._losses} | windows
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned; raises ValueError if shapes or dtypes differ."""
+        """Restore what `state` returned."""
         super().restore(state)
         self._losses = [float(loss) for loss in state["losses"]]
         self._windows.clear()
-        self._windows.extend(map(self._fitting, state["windows"]))
-        self._joined = self._fitting(state["joined"])
+        *windows, self._joined = (
+            {name: weights[name] for name in self.running}  # in the order of `_lerp`
+            for weights in (*state["windows"], state["joined"])
+        )
+        self._windows.extend(windows)
         if self._losses:
             self._choose()
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from oodbench.errors import UserError, unknown
@@ -28,7 +27,7 @@ from oodbench.results.provenance import begun_by, provenance
 from oodbench.results.run_directory import RunDirectory, kept_weights
 from oodbench.results.run_spec import DIWA, Evaluation, RunSpec, State
 from oodbench.selection import USUAL, find_rule
-from oodbench.train.kept_weights import Judge, keep_weights
+from oodbench.train.kept_weights import Judge, keep_weights, read_weights
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
@@ -155,15 +154,10 @@ class _WeightAverage:
         return math.inf if seen is None else self._judge.cost([seen])
 
     def evaluate(self, members: Sequence[Member]) -> list[Evaluation]:
-        self.run.algorithm.load_state_dict(mean_weights([_loaded(m.weights) for m in members]))
+        self.run.algorithm.load_state_dict(
+            mean_weights([read_weights(m.weights)[0] for m in members])
+        )
         return self.run.evaluate()
-
-
-def _loaded(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} holds no weights: {error}") from error
 
 
 def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

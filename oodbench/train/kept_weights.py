@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from oodbench.datasets import Dataset
+from oodbench.errors import UserError
 from oodbench.files import whole_file
 from oodbench.metrics import known_direction
 from oodbench.results.directory import LAST
@@ -146,3 +149,15 @@ def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterab
         about = {"id": spec.id, "rule": rule, "step": run.step, "sizes": run.problem.sizes}
         with whole_file(weights_path(directory, rule, run.step)) as file:
             file.write(save(weights, {ABOUT: json.dumps(about)}))
+
+
+def read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights in a file, and what it says of them; raises UserError for a damaged file."""
+    try:
+        with safe_open(file, "pt") as opened:
+            about: dict[str, Any] = json.loads((opened.metadata() or {})[ABOUT])
+            names: Sequence[str] = opened.keys()
+            return {name: opened.get_tensor(name) for name in names}, about
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{file} is no whole file of kept weights ({reason})") from None

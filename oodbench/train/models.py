@@ -1,6 +1,5 @@
 """Trained models as modules, and the scores of any module on a dataset's environments."""
 
-import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, algorithms
@@ -28,7 +26,7 @@ from oodbench.train.adapted import drawn_batches
 from oodbench.train.digests import dataset_of, located
 from oodbench.train.evaluate import evaluate as evaluate_splits
 from oodbench.train.evaluate import whole_metrics
-from oodbench.train.kept_weights import ABOUT
+from oodbench.train.kept_weights import read_weights
 from oodbench.train.loading import (
     Data,
     StandardUnits,
@@ -260,7 +258,7 @@ def _data_dir(run: RunDirectory) -> Path | None:
 
 
 def _built(info: RunFile, file: Path, settings: TrainSettings, spec: RunSpec) -> Model:
-    weights, about = _read(file)
+    weights, about = read_weights(file)
     if about.get("id") != info.spec.id:
         raise UserError(f"{file} holds the weights of another run, {str(about.get('id'))[:20]}")
     dataset = dataset_of(spec, settings.data_dir)
@@ -282,17 +280,6 @@ def _built(info: RunFile, file: Path, settings: TrainSettings, spec: RunSpec) ->
         fit_to_examples(algorithm, load_data(spec, settings), names)
     estimates = estimated(spec, dataset, settings)
     return Model(algorithm, dataset, info, about["step"], estimates).eval()
-
-
-def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
-        with safe_open(file, "pt") as opened:
-            about: dict[str, Any] = json.loads((opened.metadata() or {})[ABOUT])
-            names: Sequence[str] = opened.keys()
-            return {name: opened.get_tensor(name) for name in names}, about
-    except (SafetensorError, KeyError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{file} is no whole file of kept weights ({reason})") from None
 
 
 @names_arguments
