@@ -1,10 +1,27 @@
+"""Registries and plug-ins; a class whose hooks are misspelt, do not fit or are none is refused."""
+
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+from oodbench import algorithms, datasets, metrics, selection
+from oodbench.algorithms import Algorithm, Outputs
+from oodbench.datasets import Dataset, FileDataset, Metadata
 from oodbench.errors import UserError
+from oodbench.hparams import hparam, log_uniform
+from oodbench.metrics import PredictionMetric, RecordedMetric
+from oodbench.networks import base as networks
+from oodbench.networks.base import Network
 from oodbench.registry import Registry, load_plugins
+from oodbench.selection import Rule
+from oodbench.sweep import launchers
+from oodbench.sweep.launchers import Launcher
 from tests.helpers.algorithms.plugins import REGISTRIES
 from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
@@ -159,3 +176,186 @@ def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
     with pytest.raises(UserError, match=f"^plug-in 'broken_plugin'.* {words}") as told:
         load_plugins(["broken_plugin"])
     assert "\n" not in str(told.value) and len(str(told.value)) < 300 + len(str(tmp_path))
+
+
+METADATA = Metadata(
+    paper="none", licence="none", family="none", shift="none", network="MLP", steps=1
+)
+REGISTER: dict[type, Callable[[type], object]] = {
+    Algorithm: algorithms.register("Mine", paper="none"),
+    Dataset: datasets.register("Mine", METADATA),
+    FileDataset: datasets.register("Mine", METADATA),
+    Rule: selection.register("Mine"),
+    PredictionMetric: metrics.register("Mine"),
+    RecordedMetric: metrics.register("Mine"),
+    Launcher: launchers.register("Mine"),
+    Network: networks.register("Mine"),
+}
+
+
+@pytest.fixture(autouse=True)
+def forgotten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgets what a test registers."""
+    registries: tuple[Registry[type], ...] = (
+        *(algorithms.algorithms, datasets.datasets, selection.selection_rules),
+        *(metrics.metrics, launchers.launchers, networks.networks),
+    )
+    for registry in registries:
+        monkeypatch.setattr(registry, "_classes", dict(registry.items()))
+
+
+def register(base: type, body: dict[str, Any]) -> None:
+    """Registers a class of the user's, `Mine`."""
+    (engine,) = (each for each in REGISTER if each is base) if base in REGISTER else (Algorithm,)
+    REGISTER[engine](type("Mine", (base,), {"__module__": "mine", **body}))
+
+
+def hook(self: Any, one: Any) -> Any: ...
+
+
+def with_two(self: Any, one: Any, two: Any) -> Any: ...
+
+
+def with_none(self: Any) -> Any: ...
+
+
+MISSPELT: list[tuple[type, str, str, Any]] = [
+    (Algorithm, "objectve", "objective", hook),
+    (Algorithm, "nextBuffers", "next_buffers", hook),
+    (FileDataset, "dowload", "download", hook),
+    (Rule, "evidnce", "evidence", hook),
+    (PredictionMetric, "of_prediction", "of_predictions", hook),
+    (Launcher, "lauch", "launch", hook),
+    (Network, "foward", "forward", hook),
+    (Dataset, "repaets", "repeats", True),
+    (Dataset, "normalisation", "normalization", None),
+    (Dataset, "lable", "label", property(with_none)),
+    (Dataset, "predictor_metric", "predictor_metrics", with_two),
+    (Dataset, "Option", "Options", type("Option", (), {})),
+]
+
+
+@pytest.mark.parametrize(("base", "name", "nearest", "value"), MISSPELT)
+def test_what_is_misspelt_is_refused_with_the_right_name(
+    base: type, name: str, nearest: str, value: Any
+) -> None:
+    with pytest.raises(
+        UserError, match=rf"^the .* Mine defines `{name}`.* `{nearest}`\?.*`_{name}`"
+    ):
+        register(base, {name: value})
+
+
+def test_helpers_of_a_dataset_are_taken() -> None:
+    values = {"environment": with_two, "column": hook, "rows": (), "labels": ("a",), "size": 3}
+    attributes = {"repeats": True, "notes": property(with_none), "metric": "mse", "_repaets": 1}
+    register(Dataset, {"load": hook, "Item": type("Item", (), {}), **values, **attributes})
+    assert "Mine" in datasets.datasets
+
+
+@pytest.mark.parametrize("given", ["half", "shift_kind"])
+def test_what_a_plug_in_for_0_4_says_of_boards_is_refused_with_the_new_spelling(given: str) -> None:
+    with pytest.raises(UserError, match=r"leave them out; a board names .*`natural: \["):
+        Metadata(**{**vars(METADATA), given: "natural"})
+
+
+@pytest.mark.parametrize(
+    ("base", "body", "sentence"),
+    [
+        (Algorithm, {"objective": with_none}, r"`objective\(self\)` is called with \(self, out\)"),
+        (Algorithm, {"skip": hook}, "`skip` begins with `@classmethod`"),
+        (
+            Algorithm,
+            {"descend": hook},
+            "defines `descend`, which is not a hook: give it another name",
+        ),
+        (Algorithm, {"overrides": hook}, "defines `overrides`, which is not a hook"),
+        (
+            Algorithm,
+            {"neutral": property(with_none)},
+            "`neutral` is a function, without `@property`",
+        ),
+        (Algorithm, {"update": hook}, r"is called with \(self, batch, step\)"),
+        (Algorithm, {"reduction": with_none}, "`reduction` begins with `@property`"),
+        (Dataset, {"load": with_none}, r"is called with \(self, trial\)"),
+        (Dataset, {"notes": with_none}, "`notes` begins with `@property`"),
+        (Dataset, {"repeats": with_none}, "`repeats` begins with `@property`"),
+        (Rule, {"evidence": with_none}, r"is called with \(self, runs\)"),
+        (RecordedMetric, {"of_groups": hook}, r"is called with \(self, groups, right\)"),
+        (Launcher, {"launch": with_none}, r"is called with \(self, job\)"),
+        (Network, {"forward": with_two}, r"is called with \(self, x\)"),
+    ],
+)
+def test_a_hook_that_cannot_be_called_is_refused(
+    base: type, body: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=f"^the .* Mine:? .*{sentence}"):
+        register(base, body)
+
+
+class Weight(Algorithm.Hparams):
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other:
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class More(Algorithm.Hparams):
+    """Another range of a hyperparameter that there is."""
+
+    lr: float = hparam(1e-2, log_uniform(1e-3, 1e-1), low=0.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({}, "overrides none of `objective`"),
+        ({"Hparams": More, "neutral": classmethod(hook)}, "overrides none of `objective`"),
+        ({"Hparams": Weight, "objective": hook}, r"`Hparams` begins with `@dataclass.*`weight`"),
+        (
+            {"update": lambda self, minibatches, unlabeled=None: {}},
+            r"DomainBed's `update\(self, minibatches, unlabeled\)` is `update\(self, batch, step\)` here",
+        ),
+    ],
+)
+def test_a_method_that_would_train_as_another_is_refused(
+    body: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=f"^the algorithm Mine.*{sentence}"):
+        register(Algorithm, body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"objective": hook, "penalty": hook, "gradients": hook, "objectives": hook, "noisy_": 3},
+        {"objective": lambda self, out, scale=1.0: out.risks.mean()},
+        {"objective": lambda self, *values: values[0].risks.mean()},
+        {"objective": staticmethod(lambda out: out.risks.mean()), "_objectve": hook},
+        {"combine": torch.no_grad()(hook)},
+        {"skip": staticmethod(lambda problem: None), "prepare": hook},
+        {"__init__": lambda self, network, problem, hparams: None},
+        {"predict": hook},
+        {"neutral": classmethod(lambda cls, problem: {})},
+    ],
+    ids=lambda body: " ".join(body),
+)
+def test_helpers_and_every_form_of_a_hook_are_taken(body: dict[str, Any]) -> None:
+    register(Algorithm, body)
+    assert "Mine" in algorithms.algorithms
+
+
+def test_other_hyperparameters_of_a_registered_method_are_a_method() -> None:
+    for name in ("ERM", "IRM"):
+        register(algorithms.algorithms.get(name), {"Hparams": More} if name == "ERM" else {})
+
+
+def test_a_mixin_may_bring_the_hook() -> None:
+    class Mean:
+        def objective(self, out: Outputs) -> Tensor:
+            return out.risks.mean()
+
+    algorithms.register("Mine", paper="none")(type("Mine", (Mean, Algorithm), {}))
+    assert algorithms.algorithms.get("Mine").__name__ == "Mine"

@@ -160,18 +160,6 @@ def test_a_transductive_method_sees_batches_of_a_split_in_an_order_of_the_trial(
     assert runs[0].evaluate() != before and runs[0].spec.id != alike[0].id
 
 
-def test_a_loaded_transductive_model_has_the_numbers_of_its_record(tmp_path: Path) -> None:
-    rows = [{"name": "MTL", "hparams": {"batch_size": 8}}]
-    (spec,) = specs("none", algorithms=rows, datasets=[SPIRALS], network=MLP)
-    directory = ended(spec, tmp_path / "runs" / spec.id, keep_weights=("last",))
-    model = load_model(directory.path)
-    found = oodbench.evaluate(model, spec.dataset, spec.options, holdout=spec.holdout)
-    values = {(r.environment, r.split, r.metric): r.value for r in found.itertuples()}
-    for e in [*directory.records()][-1]["evaluations"]:
-        place = e["environment"], e["split"], e["metric"]
-        assert values[place] == pytest.approx(e["value"], rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("order", "size", "sizes"), [("random", 16, {15}), ("stored", 7, {6, 7}), ("by_class", 0, {60})]
 )

@@ -31,13 +31,15 @@ from tests.helpers.results.sweeps import ODD_METHODS, planned, require_close, ti
 from tests.networks.test_vision import resnet_file
 
 RULES = ("train_val", "last")
+METHODS = ("ERM", "DANN", "Neighbours", "MTL")
+"""The last one is transductive."""
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     network = {"name": "MLP", "hparams": {"width": 8}}
     hparams = {"lr": [0.01, 0.1], "batch_size": 64}
-    rows = [{"name": name, "hparams": hparams} for name in ("ERM", "DANN", "Neighbours")]
+    rows = [{"name": name, "hparams": hparams} for name in METHODS]
     keys = {"trials": 1, "hparam_draws": 2, "steps": 12, "evaluate_every": 4, "network": network}
     data = {"name": "ColoredDigits", "copies": 1, "label": "ColoredDigits"}
     plan = tiny(datasets=[data], algorithms=rows, **keys)
@@ -46,7 +48,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     return results
 
 
-@pytest.mark.parametrize("algorithm", ["ERM", "DANN", "Neighbours"])
+@pytest.mark.parametrize("algorithm", METHODS)
 def test_a_loaded_model_has_the_numbers_of_the_chosen_record(
     results: Directory, algorithm: str
 ) -> None:
