@@ -165,20 +165,3 @@ def test_a_checkpoint_of_another_form_starts_the_run_anew(
     torch.save(FORMS[name](state), directory.checkpoint)
     with pytest.warns(UserWarning, match="checkpoint.pt is not used: .*; the run starts again"):
         assert first_step_of(spec(), directory, undisturbed) == 1
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "optimizer"),
-    [
-        *(("ERM", optimizer) for optimizer in ("adam", "adamw", "sgd")),
-        *((name, "adam") for name in ("DANN", "TemporalANDMask", "LeastSquares")),
-    ],
-)
-def test_the_checkpoint_of_every_optimizer_fits_its_run(
-    tmp_path: Path, algorithm: str, optimizer: str
-) -> None:
-    entry = {"name": algorithm, "hparams": {"optimizer": optimizer}}
-    directory = killed(spec(algorithms=[entry]), tmp_path / "a")
-    steps: list[int] = []
-    assert execute(spec(algorithms=[entry]), directory, SETTINGS, steps.append) == ("done", "")
-    assert steps[0] > 90

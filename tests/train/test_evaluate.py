@@ -87,14 +87,6 @@ def test_it_is_the_mean_of_the_pooled_training_examples_on_every_split() -> None
             assert found["mse"][name][split] == pytest.approx(wanted, rel=1e-6)
 
 
-def test_all_runs_of_a_trial_have_the_same_one_and_it_is_worked_out_once() -> None:
-    plan = tiny(trials=1)
-    runs = [Run(spec, TrainSettings()) for spec in plan.runs.values()]
-    assert {run.spec.algorithm for run in runs} == {"ERM", "IRM"}
-    first, second = (constant_answer(run.data, run.names, run.scored) for run in runs)
-    assert first is second
-
-
 def test_metrics_of_whole_splits_are_those_of_the_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     def whole(dataset: Dataset, name: str, index: Tensor, logits: Tensor) -> dict[str, float]:
         assert (logits == logits[0]).all() and len(logits) == len(index)

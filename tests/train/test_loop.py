@@ -44,7 +44,13 @@ def killed(marks: Any, changes: dict[str, Any], *names: str, **keys: Any) -> lis
 
 NIGHTLY, SLOW = pytest.mark.nightly, pytest.mark.slow
 KILLED = [
-    *killed([], SMALL, "ERM"),
+    *killed([], SMALL, "ERM", "TemporalANDMask"),
+    *(
+        row
+        for kind in ("adamw", "sgd")
+        for row in killed([], SMALL, "ERM", hparams={"optimizer": kind})
+    ),
+    *killed([], {}, "LeastSquares"),
     *killed([], GROUPED, "JTT"),
     *killed([], GROUPED, "ERM", hparams={"sampling": "rwg"}),
     *killed(NIGHTLY, SMALL, "IRM", "DANN", "ANDMask"),
