@@ -55,15 +55,9 @@ def drawn_batches(
 
 
 def with_adaptation(
-    spec: RunSpec,
-    algorithm: Algorithm,
-    data: Data,
-    scored: Mapping[str, Environment],
-    evaluations: Sequence[Evaluation],
-    workers: int,
+    outputs: Outputs, data: Data, evaluations: Sequence[Evaluation]
 ) -> list[Evaluation]:
     """The evaluations after adaptation, then those before it, renamed, and all others unchanged."""
-    outputs = adapted_outputs(spec, algorithm, data, scored, workers)
     environments, splits = {}, {}
     for name, of_splits in outputs.items():
         y = data.environments[name].y

@@ -22,7 +22,7 @@ from oodbench.results.predictions import FITTED, write_examples, write_predictio
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
-from oodbench.train.adapted import adapted_outputs, drawn_batches, with_adaptation
+from oodbench.train.adapted import Outputs, adapted_outputs, drawn_batches, with_adaptation
 from oodbench.train.averages import make_average
 from oodbench.train.evaluate import (
     OfGroups,
@@ -234,10 +234,13 @@ class Run:
         """The evaluations with the share memorized, those after adaptation and the dataset's own."""
         whole = with_memorized(evaluations)
         if self.spec.adapt is not None:
-            with self.evaluated_weights():
-                about = (self.spec, self.algorithm, self.data, self.scored)
-                whole = with_adaptation(*about, whole, self.loader_workers)
+            whole = with_adaptation(self._adapted(), self.data, whole)
         return whole + self.own_metrics()
+
+    def _adapted(self) -> Outputs:
+        with self.evaluated_weights():
+            about = (self.spec, self.algorithm, self.data, self.scored, self.loader_workers)
+            return adapted_outputs(*about)
 
     @torch.no_grad()
     def validate(self) -> None:
@@ -299,11 +302,9 @@ class Run:
         with self.evaluated_weights():
             drawn = drawn_batches(self.spec, self.algorithm, self.data.splits)
             kept = logits(self.predict, self.scored, self.problem.task, self.loader_workers, drawn)
-            if self.spec.adapt is not None:
-                about = (self.spec, self.algorithm, self.data, self.scored, self.loader_workers)
-                for name, of_splits in adapted_outputs(*about).items():
-                    for half, values in of_splits.items():
-                        kept[name][self.data.splits[name][half].cpu()] = values.cpu()
+        for name, of_splits in self._adapted().items() if self.spec.adapt else ():
+            for half, values in of_splits.items():
+                kept[name][self.data.splits[name][half].cpu()] = values.cpu()
         write_predictions(directory, self.step, {name: k.numpy() for name, k in kept.items()})
         if (directory.kept / "predictions" / "examples.npz").exists():
             return
