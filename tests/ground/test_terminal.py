@@ -197,6 +197,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for label in ("ERM", "Bühne 日本"):
         for trial in range(3):
             made.add("D", label, ("a",), trial, rising(0.5 + trial / 8))
+    made.write_plan()
     return folder
 
 

@@ -31,7 +31,7 @@ def test_the_entries_of_results_are_printed(tmp_path: Path) -> None:
     made = OneStep(tmp_path)
     for label in ("IRM", "VREx"):
         made.add(spec("PACS", label), 0.5)
-    code, text, error = report("bibtex", tmp_path)
+    code, text, error = report("bibtex", made.results.path)
     assert code == 0, error
     for key in ("arjovsky2019", "krueger2021", "li2017"):
         assert text.count(f"{{{key},") == 1

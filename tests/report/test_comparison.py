@@ -164,14 +164,15 @@ def test_the_digests_of_what_both_have_decide_not_the_commit(
     mine: OneStep, theirs: OneStep
 ) -> None:
     """The third method is in one directory alone: its code is compared with nobody's."""
-    directories = [mine.results.path, theirs.results.path]
     for sweep, labels, commit in ((mine, ("ERM",), "0" * 40), (theirs, ("ERM", "IRM"), "f" * 40)):
         for label in labels:
             sweep.code = made_by(commit, "a" if label == "ERM" else "b")
             sweep.add(spec("D", label), 0.5)
+    directories = [mine.results.path, theirs.results.path]
     assert set(joined(directories).runs["label"]) == {"ERM", "IRM"}
     theirs.code = made_by("0" * 40, "c")
     theirs.add(spec("D", "ERM", trial=7), 0.5)
+    theirs.write_plan()
     with pytest.raises(UserError, match=r"differ in the code of ERM .*my\.py"):
         joined(directories)
 

@@ -59,6 +59,8 @@ def made() -> None:
             state = "planned" if (label, trial) == ("VREx", 2) else "done"
             curve = rising(20.0 + i + trial / 3)
             results.add("Scans", label, ("a",), trial, curve, metric="mse", state=state)
+    results.write_plan()
+    one.write_plan()
     hospitals = ("Leiden", "Rotterdam", "Utrecht, outpatient department")
     rows = [
         f'{50 + 3 * i},{i % 5},{("no relapse", "relapse")[i % 2]},"{hospitals[i % 3]}"'

@@ -58,14 +58,36 @@ def write_run(
         directory.beat(spec.steps)
 
 
-class Made:
-    """A results directory in the making; environments are `a`, `b`, `c`, those not tested train."""
+class Making:
+    """A results directory in the making."""
 
-    environments: tuple[str, ...] = ("a", "b", "c")
+    name: str
+    settings: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, path: Path) -> None:
-        self.results = Directory(path)
+        self.directory = Directory(path)
         self.runs: dict[str, RunSpec] = {}
+        self.planned = 0
+
+    def write_plan(self) -> None:
+        """Write the plan of the runs so far; after each run it would take most of the time."""
+        if self.planned < len(self.runs):
+            self.directory.write_plan(self.name, self.settings, [*self.runs.values()])
+            self.planned = len(self.runs)
+
+    @property
+    def results(self) -> Directory:
+        """The directory, whose plan has the runs so far."""
+        self.write_plan()
+        return self.directory
+
+
+class Made(Making):
+    """Runs with several steps; environments are `a`, `b`, `c`, those not tested train."""
+
+    environments: tuple[str, ...] = ("a", "b", "c")
+    name = "made"
+    settings: Mapping[str, object] = MappingProxyType({"sweep": {"steps": 30}})
 
     def add(
         self,
@@ -106,7 +128,6 @@ class Made:
             reference=reference,
         )
         self.runs[made.id] = made
-        self.results.write_plan("made", {"sweep": {"steps": 30}}, [*self.runs.values()])
         if state == "planned":
             return made.id
         training = [e for e in self.environments if e not in (*test, *validation)]
@@ -123,7 +144,7 @@ class Made:
             ]
             records.append({"step": step, "train": {}, "cost": cost, "evaluations": evaluations})
         write_run(
-            self.results,
+            self.directory,
             made,
             training,
             records,
@@ -172,13 +193,14 @@ def spec(
     )
 
 
-class OneStep:
-    """A results directory in the making, whose runs train on `train` and record one step."""
+class OneStep(Making):
+    """Runs that train on `train` and record one step."""
+
+    name = "test"
 
     def __init__(self, path: Path, code: Mapping[str, object] = CODE) -> None:
-        self.results = Directory(path)
+        super().__init__(path)
         self.code = code
-        self.runs: dict[str, RunSpec] = {}
 
     def add(
         self,
@@ -196,7 +218,6 @@ class OneStep:
         The `loss` on the test environments is 1 - value by default.
         """
         self.runs[run.id] = run
-        self.results.write_plan("test", {}, [*self.runs.values()])
         if state == "planned":
             return
         rows: list[tuple[str | None, str | None, str, float]] = [("train", "out", metric, score)]
@@ -208,7 +229,7 @@ class OneStep:
         keys = ("environment", "split", "metric", "value", "count")
         evaluations = [dict(zip(keys, (*row, 8), strict=True)) for row in rows]
         write_run(
-            self.results,
+            self.directory,
             run,
             ["train"],
             [{"step": run.steps, "evaluations": evaluations}],

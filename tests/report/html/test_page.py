@@ -177,7 +177,7 @@ def test_a_narrow_page_never_scrolls_sideways_and_has_its_numbers(
 def test_one_run_in_any_state_has_a_page(browser: Any, tmp_path: Path, state: str) -> None:
     sweep = Made(tmp_path)
     sweep.add("D", "ERM", ("a",), 0, lambda e, s, t: float("nan"), state=state, error="why")
-    (tmp_path / "one.html").write_text(render(contents(joined([tmp_path]))))
+    (tmp_path / "one.html").write_text(render(contents(joined([sweep.results.path]))))
     seen = Seen(browser, (tmp_path / "one.html").as_uri())
     assert seen.problems == []
     assert f"1 {state}." in seen.page.locator("#runs").inner_text()
