@@ -8,7 +8,7 @@ import pytest
 from oodbench.report import comparison
 from oodbench.report.cells import scores
 from oodbench.report.gaps import gaps_of
-from oodbench.report.html import contents
+from oodbench.report.html import contents, render
 from oodbench.report.numbers import number
 from oodbench.report.statistics import paired_differences
 from oodbench.report.tables.leaderboard import is_mean, leaderboard
