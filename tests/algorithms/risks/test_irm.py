@@ -1,4 +1,4 @@
-"""IRM's penalty, and the schedule that all penalized methods share."""
+"""ERM, IRM's penalty, and the schedule that all penalized methods share."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,22 +10,46 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms, first_step
-from oodbench.conformance.tiny_problems import LAST, PLAIN, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.conformance.tiny_problems import (
+    LAST,
+    PLAIN,
+    network_step,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
 from oodbench.hparams import distributions
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.tasks import Task
-from tests.algorithms.risks.test_erm import POPULATION, example_1
 from tests.helpers.algorithms.methods import (
     BINARY,
     ON_EVERY_TASK,
+    gradient,
     require_equation,
     require_same_weights,
+    risks_of,
     scale_gradient,
     squared_norm,
     tiny,
 )
 
 IRM: Any = algorithms.get("IRM")
+
+
+SCALES = (0.1, 1.0)
+POPULATION = torch.tensor([0.66445, 0.66445, 0.33555, 0.33555]).double()
+"""Of (X, Z), from the normal equations."""
+
+
+def example_1(examples: int, seed: int = 0) -> Batch:
+    """Two environments of X = s N, Y = X + s N, Z = Y + N in two dimensions; sum(Y) from (X, Z)."""
+    generator = torch.Generator().manual_seed(seed)
+    s = torch.tensor(SCALES).double().view(2, 1, 1)
+    noise = torch.randn(3, 2, examples, 2, generator=generator, dtype=torch.float64)
+    x = s * noise[0]
+    y = x + s * noise[1]
+    z = y + noise[2]
+    return Batch(torch.cat([x, z], -1), y.sum(-1, keepdim=True))
 
 
 def by_autograd(task: Task, logits: Tensor, y: Tensor, split_half: bool) -> Tensor:
@@ -207,3 +231,11 @@ def test_the_switch_is_drawn_as_by_the_peer_and_may_never_come(name: str) -> Non
                 )
                 assert theirs <= steps or first_step(number, 500_000) == 500_000
     assert never == 75
+
+
+@ON_EVERY_TASK
+def test_an_update_of_erm_descends_the_mean_of_the_environments_risks(task: Task) -> None:
+    algorithm, batch = tiny("ERM", task, **PLAIN), tiny_batch(task)
+    network = tiny("ERM", task).network
+    wanted = gradient(risks_of(network, task, batch).mean(), network.parameters())
+    torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)

@@ -19,7 +19,7 @@ RISKS = st.lists(st.floats(0, 10), min_size=2, max_size=6)
 
 
 @given(RISKS, st.floats(0, 1e4, allow_subnormal=False))
-def test_it_is_the_mean_plus_the_population_variance(values: list[float], weight: float) -> None:
+def test_v_rex_is_the_mean_plus_the_population_variance(values: list[float], weight: float) -> None:
     risks = torch.tensor(values, dtype=torch.float64, requires_grad=True)
     found = objective_of("VREx", risks, penalty_weight=weight)
     count, mean = len(values), sum(values) / len(values)
@@ -80,7 +80,7 @@ def brute_force(risks: list[float], lambda_min: float) -> float:
 
 
 @given(RISKS, st.integers(0, 100), st.integers(0, 100))
-def test_it_is_the_worst_corner_of_the_simplex(
+def test_mm_rex_is_the_worst_corner_of_the_simplex(
     values: list[float], percent: int, beyond: int
 ) -> None:
     lambda_min = percent / 100 / len(values) - beyond
@@ -103,7 +103,7 @@ def test_only_the_worst_environment_pulls() -> None:
     assert gradient.tolist() == pytest.approx([-2, 5, -2])
 
 
-def test_it_interpolates_before_the_switch_and_divides_after_it() -> None:
+def test_mm_rex_interpolates_before_the_switch_and_divides_after_it() -> None:
     risks = torch.tensor([0.3, 0.9], dtype=torch.float64)
     values: dict[str, Any] = {"lambda_min": -4999.5, "anneal_steps": 100, "divide_by_weight": True}
     assert objective_of("MMREx", risks, 99, **values).item() == pytest.approx(0.9)
@@ -119,7 +119,7 @@ def test_the_environments_of_a_step_count() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=7), st.floats(0.01, 1))
-def test_it_is_the_minimum_over_thresholds(values: list[float], share: float) -> None:
+def test_cvar_is_the_minimum_over_thresholds(values: list[float], share: float) -> None:
     """min_t t + mean_e max(R_e - t, 0) / share; a piecewise linear function has it at some R_e."""
     found = objective_of("CVaR", torch.tensor(values, dtype=torch.float64), share=share)
     wanted = min(t + sum(max(r - t, 0) for r in values) / len(values) / share for t in values)
@@ -251,7 +251,7 @@ def variance(values: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["binary", "regression"])
-def test_the_objective_and_its_gradient_are_those_of_the_equation(kind: str) -> None:
+def test_rdm_and_its_gradient_are_those_of_the_equation(kind: str) -> None:
     task = TASKS[kind]
     algorithm = tiny("RDM", task, penalty_weight=3.0, variance_weight=0.2)
     out = algorithm.outputs(tiny_batch(task, 4), LAST)
