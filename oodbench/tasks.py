@@ -1,6 +1,5 @@
 """Kinds of targets, with their losses, metrics and the gradient of IRM's scale."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +11,8 @@ from torch.func import grad
 Kind = Literal[
     "binary", "multiclass", "multilabel", "distribution", "regression", "tokens", "boxes"
 ]
+SEVERAL = ("multilabel", "tokens")
+"""The kinds with several labels an example, of which some may not be known."""
 FLOOR = 1e-7
 """The least class frequency in a constant prediction: a class missing in training costs 16 nats."""
 
@@ -76,9 +77,24 @@ class Task:
         divided by their mean number along the last leading dimension, so that the mean of the
         losses along that dimension is the mean over all known labels.
         """
-        if self.kind in _EACH:
-            return _known_shares(_EACH[self.kind](logits, targets), targets)
-        return _LOSSES[self.kind](logits, targets)
+        if self.kind in SEVERAL:
+            return _known_shares(self._each(logits, targets), targets)
+        if self.kind == "binary":
+            scores = logits.squeeze(-1)
+            return F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
+        if self.kind == "multiclass":
+            return _cross_entropy(logits, targets)
+        if self.kind == "distribution":
+            return F.kl_div(logits.log_softmax(-1), targets, reduction="none").sum(-1)
+        assert self.kind == "regression", f"the network computes the losses of {self.kind}"
+        return (logits - targets).square().mean(-1)
+
+    def _each(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The losses (..., C) of all labels or tokens, known or not."""
+        if self.kind == "tokens":
+            return _cross_entropy(logits, _classes(targets))
+        labels = targets.nan_to_num()
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
     def scale_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
         """d/dw loss(w * logits) at w = 1 for each example, (...), without a backward pass.
@@ -114,8 +130,8 @@ class Task:
 
     def example_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of each example, (...); for labels or tokens the mean over the known ones."""
-        if self.kind in _EACH:
-            return self.known_mean(_EACH[self.kind](logits, targets), targets)
+        if self.kind in SEVERAL:
+            return self.known_mean(self._each(logits, targets), targets)
         return self.losses(logits, targets)
 
     @staticmethod
@@ -126,7 +142,7 @@ class Task:
 
     def known(self, targets: Tensor) -> Tensor:
         """Mask (N,) of examples with a known label; others are left out of metrics."""
-        if self.kind in _EACH:
+        if self.kind in SEVERAL:
             return targets.isfinite().any(-1)
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
 
@@ -224,11 +240,7 @@ def _log_odds(share: Tensor) -> Tensor:
     return share.clamp(FLOOR, 1 - FLOOR).logit().float()
 
 
-def _binary(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(logits.squeeze(-1), targets, reduction="none")
-
-
-def _multiclass(logits: Tensor, targets: Tensor) -> Tensor:
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     flat = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return flat.view(targets.shape)
 
@@ -240,34 +252,5 @@ def _known_shares(values: Tensor, targets: Tensor) -> Tensor:
     return torch.where(known, values, 0.0).sum(-1) / torch.where(count > 0, count, 1.0)
 
 
-def _each_label(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(logits, targets.nan_to_num(), reduction="none")
-
-
 def _classes(targets: Tensor) -> Tensor:
     return targets.nan_to_num().long()
-
-
-def _each_token(logits: Tensor, targets: Tensor) -> Tensor:
-    return _multiclass(logits, _classes(targets))
-
-
-def _distribution(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.kl_div(logits.log_softmax(-1), targets, reduction="none").sum(-1)
-
-
-def _regression(logits: Tensor, targets: Tensor) -> Tensor:
-    return (logits - targets).square().mean(-1)
-
-
-_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "binary": _binary,
-    "multiclass": _multiclass,
-    "distribution": _distribution,
-    "regression": _regression,
-}
-_EACH: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "multilabel": _each_label,
-    "tokens": _each_token,
-}
-"""The losses (..., C) of all labels or tokens, known or not."""
