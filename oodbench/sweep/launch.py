@@ -96,10 +96,8 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     store_plan(results, plan, options, replacing=True)
     if not stored:  # so that no two workers read all data files
         digests_now(job.specs, options.data_dir, results.path)
-    results.start_anew(again)
-    for run_id in ids:
-        if before[run_id] is State.BROKEN:  # a worker would take it for ended
-            results.run(run_id).forget()
+    # a worker would take a broken run for ended
+    results.start_anew(again | {i for i in ids if before[i] is State.BROKEN})
     with compacting(results, console):
         trained = _trained(job, launcher, console)
     now = statuses_on_disk(results, ids)

@@ -196,7 +196,7 @@ class Slurm(Launcher):
 
         Slurm is asked before the disk is read: what is gone from the queue has ended on the disk.
         """
-        known = [submission for submission in submissions(results) if not submission.cancelled]
+        known = submissions(results)
         jobs: Queue | str
         try:
             jobs = queue(known)
@@ -212,12 +212,12 @@ class Slurm(Launcher):
 
     def cancel(self, results: Directory) -> int:
         """Cancel the sweep's jobs and no others; returns how many had not ended."""
-        left = [s for s in submissions(results) if not s.cancelled]
-        active = [array for (array, _), job in queue(left).items() if job.state in ACTIVE]
+        known = submissions(results)
+        active = [array for (array, _), job in queue(known).items() if job.state in ACTIVE]
         if active:
             ask("scancel", *sorted(set(active)))
-        for submission in left:
-            replace(submission, cancelled=True).write(results)
+        for submission in known:
+            submission.file(results).unlink(missing_ok=True)
         return len(active)
 
     def _states(self, job: Job) -> dict[str, State]:
@@ -280,7 +280,8 @@ class Request:
         except RuntimeError as error:  # submitit's errors are such
             shutil.rmtree(self.jobs / name, ignore_errors=True)
             raise UserError(f"sbatch: {' '.join(str(error).split())}") from error
-        Submission(name, packs, time.time(), job).write(results)
+        submission = Submission(name, packs, time.time(), job)
+        write_whole(submission.file(results), json.dumps(asdict(submission)))
         for run in map(results.run, chain.from_iterable(packs)):
             if run.failure() is not None:
                 run.forget()
@@ -359,7 +360,6 @@ class Submission:
     """The time of the submission, in seconds since 1970."""
     job: str
     """Slurm's id of the array."""
-    cancelled: bool = False
 
     def job_id(self, index: int) -> str:
         """Slurm's id of the job at an index of the array."""
@@ -369,11 +369,9 @@ class Submission:
         """The log of the job at an index of the array, or None if it has none."""
         return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
 
-    def write(self, results: Directory) -> None:
-        """Write the submission into its folder, over an earlier state of it."""
-        path = results.path / "jobs" / self.name / "submission.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(asdict(self)))
+    def file(self, results: Directory) -> Path:
+        """Where the submission is stored until it is cancelled."""
+        return results.path / "jobs" / self.name / "submission.json"
 
 
 def submissions(results: Directory) -> list[Submission]:
