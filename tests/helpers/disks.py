@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-
-class CannotMount(Exception):
-    """This process may not mount file systems."""
+import pytest
 
 
 @contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A file system in memory at a new folder; raises CannotMount where we may not mount one."""
+    """A file system in memory at a new folder; a test is skipped where we may not mount one."""
     folder.mkdir()
     mount = shutil.which("mount")
     command = [mount or "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        raise CannotMount("no file system can be mounted here")
+        pytest.skip("no file system can be mounted here")
     try:
         yield folder
     finally:
