@@ -3,16 +3,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from oodbench.report.__main__ import app
 from oodbench.report.tables.domainbed import tables
 from oodbench.results.directory import Directory
 from oodbench.results.domainbed import import_sweep
 from oodbench.results.read import read_results
 from oodbench.selection.judge import choose
 from tests.helpers.results.domainbed import STEPS, Accuracies, sweep, write
-from tests.helpers.results.made import leaderboard
+from tests.helpers.results.made import leaderboard, report
 
 
 def by_hand(made: dict[Any, Accuracies], test: int, trial: int) -> list[float]:
@@ -103,8 +101,7 @@ def test_a_nan_is_the_worst_draw(tmp_path: Path) -> None:
 
 def test_the_commands(tmp_path: Path) -> None:
     sweep(tmp_path / "in")
-    run = CliRunner().invoke
-    made = run(app, ["import-domainbed", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
-    assert made.exit_code == 0 and "holds 24 runs of" in made.stdout
-    shown = run(app, ["table", str(tmp_path / "out"), "--rule", "domainbed", "--format", "latex"])
-    assert shown.exit_code == 0 and "Debug28: test-domain validation set" in shown.stdout
+    made = report("import-domainbed", tmp_path / "in", "--out", tmp_path / "out")
+    assert made[0] == 0 and "holds 24 runs of" in made[1]
+    shown = report("table", tmp_path / "out", "--rule", "domainbed", "--format", "latex")
+    assert shown[0] == 0 and "Debug28: test-domain validation set" in shown[1]

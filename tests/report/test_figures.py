@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.lines import AxLine
-from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.report.__main__ import app
 from oodbench.report.figures import FIGURES, SUFFIXES, WIDTHS, plot, save
 from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
-from tests.helpers.results.made import Made, rising
+from tests.helpers.results.made import Made, report, rising
 
 NASTY = "$x_1 [b]\x1b"
 
@@ -44,11 +42,10 @@ def frames(made: Made) -> Tables:
 @pytest.mark.parametrize("kind", FIGURES)
 def test_every_figure_is_written(made: Made, tmp_path: Path, kind: str, suffix: str) -> None:
     out = tmp_path / f"f{suffix}"
-    arguments = ["figure", kind, str(made.results.path), "--out", str(out)]
-    result = CliRunner().invoke(app, arguments)
-    assert (result.exit_code, result.output) == (0, f"{out}\n")
+    arguments = ("figure", kind, made.results.path, "--out", out)
+    assert report(*arguments) == (0, f"{out}\n", "")
     before = out.read_bytes()
-    CliRunner().invoke(app, arguments)
+    report(*arguments)
     assert out.read_bytes() == before, "the same figure is the same file"
     if suffix == ".svg":
         root = ElementTree.fromstring(before)
@@ -59,7 +56,7 @@ def test_every_figure_is_written(made: Made, tmp_path: Path, kind: str, suffix: 
 @pytest.mark.skipif(shutil.which("pdffonts") is None, reason="needs poppler's pdffonts")
 def test_fonts_are_embedded(made: Made, tmp_path: Path) -> None:
     out = tmp_path / "f.pdf"
-    CliRunner().invoke(app, ["figure", "scatter", str(made.results.path), "--out", str(out)])
+    report("figure", "scatter", made.results.path, "--out", out)
     fonts = subprocess.run(["pdffonts", out], capture_output=True, text=True, check=True).stdout
     rows = fonts.splitlines()[2:]
     assert rows and all("TrueType" in row and " yes " in row for row in rows)
@@ -121,7 +118,6 @@ def test_a_mistake_is_one_sentence(frames: Tables, made: Made, tmp_path: Path) -
         plot("scater", frames)
     with pytest.raises(UserError, match="unknown baseline 'EMR'; did you mean ERM"):
         plot("gains", frames, baseline="EMR")
-    arguments = ["figure", "gains", str(made.results.path), "--out", str(tmp_path / "f.jpg")]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2 and "must end with one of .pdf, .svg, .png" in result.stderr
+    code, _, error = report("figure", "gains", made.results.path, "--out", tmp_path / "f.jpg")
+    assert code == 2 and "must end with one of .pdf, .svg, .png" in error
     assert not list(tmp_path.iterdir())

@@ -50,12 +50,6 @@ def two_rows(*others: str, keys: int = 1) -> Sheet:
     return Sheet([block], ("A note.",), ("A remark.",), pd.DataFrame(), ("Bold: the best value.",))
 
 
-@pytest.mark.parametrize("format_", ["markdown", "latex"])
-def test_bold_is_explained_where_it_is_shown(format_: str) -> None:
-    text = FORMATS[format_](two_rows("gain"))
-    assert text.index("A note.") < text.index("Bold: the best value.") < text.index("A remark.")
-
-
 def test_a_notebook_shows_the_leaderboard_as_tables(tmp_path: Path) -> None:
     made = OneStep(tmp_path)
     for label in ("ERM", NASTY):
@@ -72,8 +66,11 @@ def test_a_notebook_shows_the_leaderboard_as_tables(tmp_path: Path) -> None:
     assert means["ERM"] == pytest.approx(0.9) and means[NASTY] == pytest.approx(0.6)
 
 
-def test_bold_is_explained_on_a_terminal_with_styles_alone() -> None:
+def test_bold_is_explained_where_it_is_shown() -> None:
     shown = two_rows("gain")
+    for format_ in ("markdown", "latex"):
+        text = FORMATS[format_](shown)
+        assert text.index("A note.") < text.index("Bold: the best value.") < text.index("A remark.")
     plain = to_terminal(shown, Terminal(file=io.StringIO(), width=80))
     assert "A note.\nA remark." in plain and "Bold" not in plain and "\x1b" not in plain
     styled = Terminal(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
@@ -90,8 +87,5 @@ def test_each_part_of_a_wide_table_has_all_that_names_a_row() -> None:
     assert text.count("dataset") == text.count("algorithm") == text.count("row 1")
     assert "| the same  | row 1       |" in FORMATS["markdown"](shown)
     assert r"\begin{tabular}{llrrrrrr}" in FORMATS["latex"](shown)
-
-
-def test_a_table_that_is_scaled_names_the_package_that_scales_it() -> None:
     text = FORMATS["latex"](two_rows(*["gain"] * 12))
     assert r"\resizebox" in text and "graphicx" in text.partition("\n")[0]

@@ -175,17 +175,13 @@ def test_the_order_is_compared_with_that_of_other_datasets_bounds_and_rules(
         assert list(table[name].values())[1:] == [f"{tau:z.2f}", first, str(place)]
 
 
-def test_the_headline_stands_in_the_table(made: Path) -> None:
+def test_the_headline_stands_in_the_table_of_a_board_with_a_ceiling(
+    made: Path, tmp_path: Path
+) -> None:
     shown = invoke("table", made, "--format", "markdown")
     assert shown.count("### Share of the gap closed by val_env: 0 is ERM, 1 the ceiling") == 1
-
-
-def test_domainbeds_rules_are_refused_on_a_board(made: Path) -> None:
     shown = invoke("table", made, "--rule", "domainbed", code=2)
     assert "DomainBed's rules need all records" in shown
-
-
-def test_a_board_without_a_ceiling_has_no_share(tmp_path: Path) -> None:
     means: Means = {"a": {"ERM": 0.5, "R": 0.6}, "b": {"ERM": 0.5, "R": 0.6}}
     made_board(board := tmp_path / "b", means, 2, 3, rules=dict.fromkeys(means, ("val_env",)))
     assert "Share of the gap" not in invoke("table", board)

@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.metrics import PredictionMetric, register
-from oodbench.report import __main__ as report
 from oodbench.report.cells import reported_metrics, with_prediction_metrics
 from oodbench.report.html import contents
 from oodbench.results.directory import Directory
@@ -16,7 +15,8 @@ from oodbench.results.read import joined
 from oodbench.selection import usual
 from oodbench.selection.judge import choose, unchosen_predictions
 from oodbench.sweep import __main__ as sweep
-from tests.helpers.results.sweeps import outcome, tiny, tiny_file, trained
+from tests.helpers.results.made import report
+from tests.helpers.results.sweeps import outcome, tiny, trained
 
 pytestmark = pytest.mark.slow
 
@@ -63,31 +63,28 @@ def test_keeping_changes_no_record(kept: Directory, tmp_path: Path) -> None:
 def test_a_sweep_may_select_by_environments_that_erm_infers(tmp_path: Path) -> None:
     """The table's rule, a page's, and one sentence where no predictions are kept."""
     plan = tiny(**COLOURS | {"algorithms": ["ERM", "IRM"], "holdout": 0.2})
-    rule = ["--rule", "worst_inferred"]
+    rule = ("--rule", "worst_inferred")
     trained(tmp_path / "kept", plan, keep_predictions=True)
-    shown = CliRunner().invoke(report.app, ["table", str(tmp_path / "kept"), *rule])
-    assert shown.exit_code == 0 and "Selection worst_inferred: the worse of ERM's mistakes" in (
-        " ".join(shown.stdout.split())
-    )
+    code, shown, _ = report("table", tmp_path / "kept", *rule)
+    assert code == 0
+    assert "Selection worst_inferred: the worse of ERM's mistakes" in " ".join(shown.split())
     frames = joined([tmp_path / "kept"])
     frames = replace(frames, runs=frames.runs.assign(selection="worst_inferred"))
     chosen = choose(frames)
     assert len(chosen) == 2 and chosen["score"].between(0, 1).all()
     assert "worst_inferred" in contents(frames)["rules"]
     trained(tmp_path / "not", plan)
-    refused = CliRunner().invoke(report.app, ["table", str(tmp_path / "not"), *rule])
-    assert refused.exit_code == 2 and "keeps no predictions of step" in refused.output
+    code, _, error = report("table", tmp_path / "not", *rule)
+    assert code == 2 and "keeps no predictions of step" in error
 
 
 def test_a_rule_may_judge_by_the_worst_group(kept: Directory) -> None:
     """On the command line, with a metric of kept predictions, and as the sweep's own rule."""
-    out, rule = str(kept.path), "train_val:worst_group_accuracy"
+    rule = "train_val:worst_group_accuracy"
     for metric in ("macro_f1", "auroc", "calibration_error", "brier", "accuracy[0 to 4, colour 1]"):
-        options = ["--rule", rule, "--metric", metric]
-        shown = CliRunner().invoke(report.app, ["table", out, *options])
-        assert shown.exit_code == 0 and f"Selection {rule}: worst_group_accuracy, mean" in (
-            " ".join(shown.stdout.split())
-        )
+        code, shown, _ = report("table", kept.path, "--rule", rule, "--metric", metric)
+        wanted = f"Selection {rule}: worst_group_accuracy, mean"
+        assert code == 0 and wanted in " ".join(shown.split())
     frames = joined([kept.path])
     named = replace(frames, runs=frames.runs.assign(selection=rule))
     assert usual(named) == rule
@@ -99,18 +96,12 @@ def test_a_rule_may_judge_by_the_worst_group(kept: Directory) -> None:
 
 
 @pytest.mark.nightly
-def test_the_commands(tmp_path: Path) -> None:
-    run = CliRunner().invoke
-    file = str(tiny_file(tmp_path, **COLOURS))
-    out = tmp_path / "out"
-    options = ["--out", str(out), "--launcher", "debug", "--keep-predictions", "--yes"]
-    assert run(sweep.app, ["launch", file, *options]).exit_code == 0
-    shown = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])
-    assert shown.exit_code == 0 and "worst_group_accuracy (%)" in shown.stdout
-    spared = unchosen_predictions(Directory(out))
+def test_predictions_that_a_table_needs_outlive_a_cleaning(tmp_path: Path) -> None:
+    out = trained(tmp_path, tiny(**COLOURS), keep_predictions=True)
+    table = ("table", out.path, "--metric", "worst_group_accuracy")
+    shown = report(*table)
+    assert shown[0] == 0 and "worst_group_accuracy (%)" in shown[1]
+    spared = unchosen_predictions(out)
     assert {p.stem for p in spared} <= {"5", "10"} and len(spared) < 2
-    assert run(sweep.app, ["clean", str(out), "--yes"]).exit_code == 0
-    again = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])
-    assert again.stdout == shown.stdout
-    wrong = run(report.app, ["table", str(out), "--metric", "worst_grup"])
-    assert wrong.exit_code == 2 and "unknown metric 'worst_grup'" in wrong.stderr
+    assert CliRunner().invoke(sweep.app, ["clean", str(out.path), "--yes"]).exit_code == 0
+    assert report(*table) == shown

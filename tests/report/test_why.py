@@ -4,15 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from oodbench.errors import PLUGIN_HINT, UserError
-from oodbench.report.__main__ import app
 from oodbench.report.numbers import number
 from oodbench.report.why import Why, show, why
 from oodbench.results.read import read_results
 from oodbench.terminal import Terminal
-from tests.helpers.results.made import Made, flat, leaderboard
+from tests.helpers.results.made import Made, flat, leaderboard, report
 
 
 def text(cell: Why) -> str:
@@ -38,8 +36,9 @@ def made(tmp_path: Path) -> Made:
     return sweep
 
 
-def test_it_lists_the_runs_best_first_and_marks_the_chosen(made: Made) -> None:
-    cell = why(read_results(made.results))
+def test_it_lists_the_runs_best_first_and_marks_the_chosen_with_the_tables_mean(made: Made) -> None:
+    frames = read_results(made.results)
+    cell = why(frames)
     runs = cell.runs
     assert (cell.dataset, cell.label, cell.test_environments) == ("D", "ERM", ("a",))
     assert list(runs["trial"]) == [0, 0, 1, 1] and list(runs["draw"]) == [1, 0, 0, 1]
@@ -50,17 +49,17 @@ def test_it_lists_the_runs_best_first_and_marks_the_chosen(made: Made) -> None:
     assert list(runs["score"]) == pytest.approx([0.6, 0.5, 0.7, 0.7])
     assert list(runs["value"]) == pytest.approx([0.26, 0.25, 0.27, 0.27])
     assert cell.waiting == []
-
-
-def test_its_mean_is_that_of_the_table(made: Made) -> None:
-    frames = read_results(made.results)
     row = leaderboard(frames).frame.iloc[0]
-    told = text(why(frames))
+    told = text(cell)
     assert f"accuracy (%): {number(row['mean'], row['stderr'], 'accuracy')}, mean" in told
     assert "n = 2 of 2" in told and "ties go to the lowest draw" in told
     for run_id in made.runs:
         assert run_id in told
     assert len(re.findall("yes +done", told)) == 2 and len(re.findall("tie +done", told)) == 1
+    path, names = made.results.path, ("--dataset", "D", "--algorithm", "ERM", "--test-env", "a")
+    assert report("why", path, *names, "--rule", "train_val") == (0, told, "")
+    code, _, error = report("why", path, "--rule", "val_env")
+    assert code == 2 and error.startswith("error: selection val_env needs")
 
 
 def test_a_missing_run_is_named_as_the_reason(made: Made) -> None:
@@ -115,12 +114,3 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: dict[str, str], me
         why(frames, **arguments)
     assert str(told.value) == message
     assert why(frames, label="a_b%<x>", test="b+c").label == "a_b%<x>"
-
-
-def test_the_command_prints_it(made: Made) -> None:
-    arguments = ["why", str(made.results.path), "--dataset", "D", "--algorithm", "ERM"]
-    arguments += ["--test-env", "a", "--rule", "train_val"]
-    result = CliRunner().invoke(app, arguments)
-    assert (result.exit_code, result.stdout) == (0, text(why(read_results(made.results))))
-    result = CliRunner().invoke(app, ["why", str(made.results.path), "--rule", "val_env"])
-    assert result.exit_code == 2 and result.stderr.startswith("error: selection val_env needs")
