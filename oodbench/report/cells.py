@@ -283,11 +283,8 @@ def _unadapted(chosen: Chosen, grid: pd.DataFrame, reported: Mapping[str, str]) 
     reported = {d: m for d, m in reported.items() if not m.endswith(BEFORE)}
     if not runs["adapt"].notna().any() or not reported:
         return pd.DataFrame()
-    rows = set(runs.loc[runs["adapt"].notna(), ROW].itertuples(index=False, name=None))
-    grid, tied = (
-        t[[row in rows for row in t[ROW].itertuples(index=False, name=None)]]
-        for t in (grid, chosen.tied)
-    )
+    adapted = runs.loc[runs["adapt"].notna(), ROW].drop_duplicates()
+    grid, tied = (table.merge(adapted, on=ROW) for table in (grid, chosen.tied))
     return _on_tests(chosen, grid, tied, {d: m + BEFORE for d, m in reported.items()})
 
 

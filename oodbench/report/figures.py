@@ -188,7 +188,14 @@ def _panels(
     `chosen`; and of the chosen runs, with their `trial`, at every `step`. Axes of several datasets have
     titles.
     """
-    points, curves, metrics = _judged(frames, rule)
+    one = judge(frames, rule)
+    best = one.candidates.drop_duplicates("id")
+    best = best.assign(chosen=best["complete"] & ~best.duplicated(CELL))
+    records = records_at(frames, best[["id", "step"]])
+    points = best.merge(_inside_and_test(records, one.runs), on=["id", "step"], how="left")
+    chosen = one.runs[["id"]].merge(best.loc[best["chosen"], [*CELL, "id"]], on="id")
+    curves = _inside_and_test(records_of(frames.records, chosen["id"]), one.runs)
+    curves, metrics = chosen.merge(curves, on="id"), main_metrics(one.runs)
     there = points.loc[points[["inside", "test"]].notna().all(axis=1), "dataset_label"]
     datasets = [d for d in points["dataset_label"].unique() if d in set(there)]
     if not datasets:
@@ -210,17 +217,6 @@ def _grid(figure: Figure, panels: int, height: float, above: float = 0.0) -> lis
     for empty in axes[panels:]:
         empty.set_visible(False)
     return list(axes[:panels])
-
-
-def _judged(frames: Tables, rule: str) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, str]]:
-    one = judge(frames, rule)
-    best = one.candidates.drop_duplicates("id")
-    best = best.assign(chosen=best["complete"] & ~best.duplicated(CELL))
-    records = records_at(frames, best[["id", "step"]])
-    points = best.merge(_inside_and_test(records, one.runs), on=["id", "step"], how="left")
-    chosen = one.runs[["id"]].merge(best.loc[best["chosen"], [*CELL, "id"]], on="id")
-    curves = _inside_and_test(records_of(frames.records, chosen["id"]), one.runs)
-    return points, chosen.merge(curves, on="id"), main_metrics(one.runs)
 
 
 def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -88,8 +88,7 @@ def why(
     for (column, name), what, option in zip(columns.items(), nouns, options, strict=True):
         runs = runs[runs[column] == _one(what, option, name, runs[column])]
     metrics, classes, directories = (
-        runs[name].dropna() if name in runs else runs["id"][:0]
-        for name in ("metric", "classes", "directory")
+        runs[name].dropna() for name in ("metric", "classes", "directory")
     )
     usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
     known = sorted(frames.records["metric"].cat.categories)
@@ -228,7 +227,7 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
             )
             default = text_of(defaults[0]) if defaults else "-"
             tried = _span(values.tolist())
-            rows.append([*map(str, row), name, default, tried, _median_and_span(chosen)])
+            rows.append([*map(str, row), name, default, tried, _span(chosen, with_median=True)])
     title = "Hyperparameters: tried and chosen"
     block = Block(title, TRIED_HEADER, _once(rows), len(rows), keys=3)
     once = runs["hparams_from"].dropna().unique()
@@ -246,29 +245,21 @@ def varied(hparams: "pd.Series[Any]") -> list[str]:
     return [n for n in names if len({json.dumps(of_run.get(n)) for of_run in hparams}) > 1]
 
 
-def _are_numbers(values: list[Any]) -> bool:
-    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-
-
 def text_of(value: Any) -> str:
     """A hyperparameter's value as tables print it."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _span(values: list[Any]) -> str:
+def _span(values: list[Any], with_median: bool = False) -> str:
     if not values:
         return "-"
-    if not _are_numbers(values):
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return ", ".join(dict.fromkeys(map(text_of, values)))
     low, high = text_of(min(values)), text_of(max(values))
-    return low if low == high else f"{low} to {high}"
-
-
-def _median_and_span(values: list[Any]) -> str:
-    span = _span(values)
-    if " to " not in span or not _are_numbers(values):
-        return span
-    return f"{text_of(median(values))} ({span})"
+    if low == high:
+        return low
+    span = f"{low} to {high}"
+    return f"{text_of(median(values))} ({span})" if with_median else span
 
 
 def _once(rows: list[list[str]]) -> list[list[str]]:

@@ -116,7 +116,7 @@ def test_a_nan_is_neither_dropped_nor_best(empty: OneStep) -> None:
 
 
 def test_a_nan_spoils_every_mean_over_it(empty: OneStep) -> None:
-    for dataset in ("D", "E"):
+    for dataset in "DE":
         empty.add(spec(dataset, "A", "t+u"), math.nan, 1.0, metric="mse")
         empty.add(spec(dataset, "B", "t+u"), 2.0, 2.0, metric="mse")
     block, _, over = empty.blocks()

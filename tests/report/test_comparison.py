@@ -61,18 +61,18 @@ def test_gains_are_paired_within_datasets_and_over_them(sweep: OneStep) -> None:
     assert [row[:2] for row in ranks.rows] == [["IRM", "1.00"], ["ERM", "2.00"], ["DANN", "3.00"]]
 
 
-def test_one_trial_has_a_gain_and_no_interval(sweep: OneStep) -> None:
-    shown = compared(filled(sweep, {"ERM": 0.5, "IRM": 0.6}, "D", trials=1))
-    assert block(shown).rows == [["IRM", "+10.0", "-", "2/0/0", "-", "2"]]
-    for format_ in ("terminal", "markdown", "latex"):
-        assert "nan" not in FORMATS[format_](shown)
-
-
-def test_equal_cells_are_called_equal(sweep: OneStep) -> None:
+def test_one_trial_has_a_gain_and_no_interval_and_equal_cells_are_called_equal(
+    sweep: OneStep,
+) -> None:
     for label in ("ERM", "IRM"):
         for trial in range(3):
-            sweep.add(spec("D", label, trial=trial), 0.5 + trial / 10)
-    assert block(compared(sweep)).rows == [["IRM", "0.0", "equal", "0/3/0", "-", "3"]]
+            sweep.add(spec("E", label, trial=trial), 0.5 + trial / 10)
+    shown = compared(filled(sweep, {"ERM": 0.5, "IRM": 0.6}, "D", trials=1))
+    assert block(shown).rows == [["IRM", "+10.0", "-", "2/0/0", "-", "2"]]
+    equal = block(shown, "E: gain over ERM")
+    assert equal.rows == [["IRM", "0.0", "equal", "0/3/0", "-", "3"]]
+    for format_ in ("terminal", "markdown", "latex"):
+        assert "nan" not in FORMATS[format_](shown)
 
 
 def test_an_incomplete_row_is_shown_and_not_ranked(sweep: OneStep) -> None:
@@ -150,6 +150,7 @@ def test_a_ceiling_that_one_directory_has_is_no_other_protocol(
     mine: OneStep, theirs: OneStep
 ) -> None:
     mine.add(spec("D", "ERM"), 0.5)
+    theirs.code = {"code": "DomainBed (it records no version)"}  # results of another program
     theirs.add(spec("D", "IRM"), 0.5)
     theirs.add(spec("D", "top", ceiling=True, options={"as_test": "t"}), 0.9)
     assert len(joined([mine.results.path, theirs.results.path]).runs) == 3
@@ -175,13 +176,6 @@ def test_the_digests_of_what_both_have_decide_not_the_commit(
     theirs.write_plan()
     with pytest.raises(UserError, match=r"differ in the code of ERM .*my\.py"):
         joined(directories)
-
-
-def test_results_of_another_program_are_compared(mine: OneStep, theirs: OneStep) -> None:
-    mine.add(spec("D", "ERM"), 0.5)
-    theirs.code = {"code": "DomainBed (it records no version)"}
-    theirs.add(spec("D", "IRM"), 0.5)
-    assert len(joined([mine.results.path, theirs.results.path]).runs) == 2
 
 
 def test_trials_that_one_directory_lacks_are_no_other_protocol(

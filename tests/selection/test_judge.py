@@ -231,11 +231,9 @@ def test_val_env_weighs_the_splits_of_an_environment_by_their_examples(tmp_path:
     frames = load(tmp_path, runs)
     assert picks(frames, "val_env") == [(0, 0)]
     assert choose(frames, "val_env")["score"].tolist() == pytest.approx([0.5])
-
-
-def test_val_env_scores_the_in_split_alone_without_holdout(tmp_path: Path) -> None:
-    runs = [Trained({0: {("B", "in"): 0.4}, 5: {("B", "in"): 0.6}}, validation=("B",), holdout=0.0)]
-    assert picks(load(tmp_path, runs), "val_env") == [(0, 5)]
+    inside = {0: {("B", "in"): 0.4}, 5: {("B", "in"): 0.6}}
+    runs = [Trained(inside, validation=("B",), holdout=0.0)]
+    assert picks(load(tmp_path / "whole", runs), "val_env") == [(0, 5)]
 
 
 def leave_one_out_runs() -> list[Trained]:
@@ -262,13 +260,9 @@ def test_leave_one_out_scores_each_environment_by_the_run_that_left_it_out(tmp_p
     assert chosen["score"].tolist() == pytest.approx([0.6])
     assert chosen["test_environments"].tolist() == [("T",)]
     assert picks(frames, "train_val") == [(0, 0)]  # the pairs make no cell of their own
-
-
-def test_a_step_that_a_pair_has_not_recorded_is_not_chosen(tmp_path: Path) -> None:
-    runs = leave_one_out_runs()
-    del runs[3].records[5]
+    del runs[3].records[5]  # a step that a pair has not recorded is not chosen
     runs[3].state = "diverged"
-    assert picks(load(tmp_path, runs), "leave_one_out") == [(0, 5)]
+    assert picks(load(tmp_path / "short", runs), "leave_one_out") == [(0, 5)]
 
 
 def test_leave_one_out_waits_for_the_pairs_and_needs_every_one(tmp_path: Path) -> None:
@@ -319,7 +313,7 @@ def kept(path: Path, guesses: dict[tuple[str, int, int], str], **changes: Any) -
 def test_worst_inferred_scores_the_worse_of_erms_mistakes_and_the_rest(tmp_path: Path) -> None:
     """ERM ends wrong on the last two examples; its first step and other draws infer nothing."""
     frames = kept(
-        tmp_path,
+        tmp_path / "wrong",
         {
             ("ERM", 0, 0): "nyy", ("ERM", 0, 5): "ynn", ("ERM", 1, 5): "yyn",
             ("IRM", 0, 0): "nyy", ("IRM", 0, 5): "yyn", ("IRM", 1, 5): "ynn",
@@ -335,10 +329,8 @@ def test_worst_inferred_scores_the_worse_of_erms_mistakes_and_the_rest(tmp_path:
         ("ERM", 0, 0): 0, ("ERM", 0, 5): 0, ("ERM", 1, 5): 0.5,
         ("IRM", 0, 0): 0, ("IRM", 0, 5): 0.5, ("IRM", 1, 5): 0,
     }  # fmt: skip
-
-
-def test_without_mistakes_of_erm_worst_inferred_is_the_accuracy(tmp_path: Path) -> None:
-    frames = kept(tmp_path, {("ERM", 0, 5): "yyy", ("IRM", 0, 5): "yyn"})
+    # without mistakes of ERM it is the accuracy
+    frames = kept(tmp_path / "right", {("ERM", 0, 5): "yyy", ("IRM", 0, 5): "yyn"})
     chosen = choose(frames, "worst_inferred").set_index("label")
     assert chosen["score"].to_dict() == pytest.approx({"ERM": 1.0, "IRM": 2 / 3})
 
@@ -386,9 +378,6 @@ def test_ties_also_of_nan_go_to_the_lowest_draw_then_to_the_earliest_step(tmp_pa
     assert picks(load(tmp_path / "draw", runs), "train_val") == [(0, 10)]
     runs = [Trained({s: out(math.nan, 0.9) for s in (0, 5)}, draw=draw) for draw in (1, 0)]
     assert picks(load(tmp_path / "nan", runs), "train_val") == [(0, 0)]
-
-
-def test_equal_values_on_other_environments_are_a_tie(tmp_path: Path) -> None:
     values = (0.815, 0.67, 0.002)  # their sum differs in its last bit from that in reverse
     for number, orders in enumerate([(values, values[::-1]), (values[::-1], values)]):
         runs = [Trained({0: out(*v)}, test=("X",), draw=d) for d, v in enumerate(orders)]
@@ -396,17 +385,16 @@ def test_equal_values_on_other_environments_are_a_tie(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "mse"])
-def test_nan_is_the_worst_score(tmp_path: Path, metric: str) -> None:
+def test_nan_or_a_missing_part_of_the_evidence_is_the_worst_score(
+    tmp_path: Path, metric: str
+) -> None:
     runs = [
         Trained({0: out(math.nan, 1e6), 5: out(math.inf, 0)}, metric=metric),
         Trained({5: out(0.1, 0.2)}, draw=1, metric=metric),
     ]
     assert picks(load(tmp_path, runs), "train_val") == [(1, 5)]
-
-
-def test_a_record_without_a_part_of_the_evidence_is_the_worst(tmp_path: Path) -> None:
-    runs = [Trained({0: {("A", "out"): 1.0}, 5: out(0.1, 0.1)})]
-    assert picks(load(tmp_path, runs), "train_val") == [(0, 5)]
+    lacking = [Trained({0: {("A", "out"): 1.0}, 5: out(0.1, 0.1)})]
+    assert picks(load(tmp_path / "lacking", lacking), "train_val") == [(0, 5)]
 
 
 def test_a_diverged_run_counts_with_the_records_it_has(tmp_path: Path) -> None:
@@ -547,17 +535,11 @@ def test_the_usual_rule_is_val_env_where_every_run_holds_validation_environments
     tmp_path: Path, holdout: float, validation: tuple[str, ...], rule: str
 ) -> None:
     run = Trained({0: out(1, 1)}, holdout=holdout, validation=validation)
-    assert usual(load(tmp_path, [run, replace(run, trial=1)])) == rule
+    frames = load(tmp_path, [run, replace(run, trial=1)])
+    assert usual(frames) == rule
     assert usual(load(tmp_path / "mixed", [run, Trained({0: out(1, 1)}, trial=1)])) == "train_val"
-
-
-def test_a_sweep_may_name_the_usual_rule(tmp_path: Path) -> None:
-    run = Trained({0: out(1, 1)}, validation=("B",))
-    frames = load(tmp_path, [run])
-    frames.runs["selection"] = "oracle"
+    frames.runs["selection"] = "oracle"  # which the sweep names
     assert usual(frames) == "oracle"
-    frames.runs["selection"] = None
-    assert usual(frames) == "val_env"
 
 
 @pytest.mark.parametrize("rule", rule_names())
