@@ -3,17 +3,17 @@
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from annotated_types import MinLen
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from oodbench.errors import UserError, names_arguments, unknown
-from oodbench.registry import folder, load_plugins
-from oodbench.validation import parse, short
+from oodbench.errors import PLUGIN_HINT, UserError, names_arguments, unknown
+from oodbench.registry import Registry, folder, load_plugins
+from oodbench.validation import explain, parse, several, short
 from oodbench.yaml_values import assignments, read_yaml
 
 P = ParamSpec("P")
@@ -405,9 +405,20 @@ def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ())
     """Make a sweep of plain values; raises UserError with all that is wrong with them, by key.
 
     The file's plug-ins and further `plugins` are imported for a selection rule that is not known without
-    them.
+    them, and where something is wrong: unknown names are then listed, too.
     """
-    sweep = parse(Sweep, values, place)
+    try:
+        sweep = Sweep.model_validate(values)
+    except ValidationError as error:
+        problems = explain(error, values, Sweep)
+        named = values.get("plugins")
+        modules = [m for m in named if isinstance(m, str)] if isinstance(named, list) else []
+        try:
+            load_plugins([*modules, *plugins])
+            problems += _unknown_names(values)
+        except UserError as failure:
+            problems.append(str(failure))
+        raise UserError(several(place, problems)) from error
     if sweep.selection is not None:
         from oodbench.selection import find_rule, selection_rules
 
@@ -420,3 +431,23 @@ def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ())
                 f"rules out; {rule.name}:worst_class_accuracy does not"
             )
     return sweep
+
+
+def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
+    from oodbench.algorithms import algorithms
+    from oodbench.datasets import datasets
+    from oodbench.networks.base import networks
+
+    listed: list[tuple[Registry[Any], Any]] = [
+        (datasets, values.get("datasets")),
+        (algorithms, values.get("algorithms")),
+        (networks, [values.get("network")]),
+    ]
+    for registry, items in listed:
+        for item in items if isinstance(items, list) else ():
+            name = item.get("name") if isinstance(item, Mapping) else item
+            if isinstance(name, str) and name not in ("all", "default"):
+                try:
+                    registry.get(name, hint=PLUGIN_HINT)
+                except UserError as error:
+                    yield str(error)

@@ -5,9 +5,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from oodbench.report import comparison
 from oodbench.report.cells import scores
-from oodbench.report.gaps import gaps_of
 from oodbench.report.html import contents, render
 from oodbench.report.numbers import number
 from oodbench.report.statistics import paired_differences
@@ -111,33 +109,6 @@ def test_without_ceilings_datasets_are_averaged_as_gains(tree: dict[str, Any]) -
     assert {cell[SHARE] for cell in cells(tree, "train_val").values()} == {""}
     low, high, ticks = shown["axis"]
     assert low < 0.0 and high > 9.0 and all(low <= tick <= high for tick in ticks)
-
-
-@pytest.mark.slow
-def test_a_board_has_the_shares_of_the_headline(
-    kinds: tuple[Tables, pd.DataFrame], board: dict[str, Any]
-) -> None:
-    for rule in ("val_env", "train_val", "oracle"):
-        one = leaderboard(kinds[0], rule)
-        gaps = gaps_of(one.chosen, one.cells)
-        assert gaps is not None
-        block = comparison.headline(gaps)
-        groups = {"all": 1, "constructed": block.header.index("constructed (2)"), "natural": -1}
-        for name, column in groups.items():
-            shown = view(board, name, rule)["rows"]
-            for row in block.rows:
-                assert shown[row[0]][3][0] == row[column], (rule, name, row[0])
-                if name == "all":
-                    assert shown[row[0]][3][-2:] == row[2:4]
-        assert [label for label in view(board, "all", rule)["rows"] if label in gaps.means] == list(
-            gaps.means.index
-        )
-        for (dataset, label), cell in cells(board, rule).items():
-            known = dataset in gaps.shares.index and label in gaps.shares
-            value = float(gaps.shares[label].to_dict()[dataset]) if known else math.nan
-            if math.isfinite(value):
-                assert cell[SHARE] == f"{value:z.2f}"
-                assert cell[COLOUR] == pytest.approx(max(-1, min(1, value)), abs=0.0051)
 
 
 def test_presets_are_all_halves_and_each_dataset(board: dict[str, Any]) -> None:
