@@ -13,25 +13,13 @@ from oodbench.report import statistics as st
 
 
 def scores(
-    rng: np.random.Generator,
-    datasets: int,
-    environments: int,
-    trials: int,
-    labels: str = "AB",
-    spread: tuple[float, float, float] = (0.0, 0.0, 1.0),
-    gain: float = 0.0,
+    rng: np.random.Generator, datasets: int, environments: int, trials: int, spread: float = 1.0
 ) -> pd.DataFrame:
-    """Random scores: labels but the first differ by effects of dataset, environment and trial."""
-    rows = []
-    for label in labels:
-        own = label != labels[0]
-        for d in range(datasets):
-            of_dataset = rng.normal(0, spread[0]) * own
-            for e in range(environments):
-                of_environment = rng.normal(0, spread[1]) * own
-                for t in range(trials):
-                    value = of_dataset + of_environment + rng.normal(0, spread[2]) * own
-                    rows.append((f"D{d}", label, f"e{e}", t, value + gain * own, True))
+    """Scores of A, which are 0, and of B, which are random."""
+    places = itertools.product(range(datasets), "AB", range(environments), range(trials))
+    rows = [
+        (f"D{d}", x, f"e{e}", t, rng.normal(0, spread) * (x == "B"), True) for d, x, e, t in places
+    ]
     names = ["dataset", "label", "environment", "trial", "value", "higher"]
     return pd.DataFrame(rows, columns=names)
 
@@ -47,9 +35,10 @@ def test_an_estimate_is_that_of_statsmodels(n: int) -> None:
 
 
 def test_a_difference_is_paired_and_has_the_sign_of_better() -> None:
-    frame = scores(np.random.default_rng(0), 3, 3, 4, spread=(0, 0, 1e-3), gain=0.25)
-    common = np.random.default_rng(1).normal(size=36)
-    frame["value"] += np.tile(common, 2)
+    frame = scores(np.random.default_rng(0), 3, 3, 4, spread=1e-3)
+    frame = frame.sort_values("label", kind="stable")
+    frame["value"] += 0.25 * (frame["label"] == "B")
+    frame["value"] += np.tile(np.random.default_rng(1).normal(size=36), 2)
     (found,) = st.paired_differences(frame, "A")
     assert found.gain.mean == pytest.approx(0.25, abs=0.01)
     assert found.gain.stderr < 0.01 and found.gain.n == 3
