@@ -250,12 +250,3 @@ def test_notes_are_on_the_datasets_that_are_shown(copy: Path, tmp_path: Path) ->
     assert "Partial: all rows are cut to 2 of 4 trials, 2 of 4 draws" in both
     sem = invoke("table", copy, tmp_path / "out", "--dataset", "SEM", "--notes")
     assert "trials: 4, hparam draws: 4" in sem and "Partial" not in sem
-
-
-def test_a_board_without_a_row_says_so(tmp_path: Path) -> None:
-    board = new_board(tmp_path, "empty.v1")
-    for command in ("table", "compare", "rerun"):
-        assert "empty.v1 has a protocol of 2 datasets and no frozen rows" in invoke(
-            command, board, code=2
-        )
-    assert "no frozen rows yet: `python -m oodbench.board run" in invoke("validate", board, code=2)
