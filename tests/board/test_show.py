@@ -118,18 +118,6 @@ def test_a_transductive_method_is_ranked_apart(board: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.nightly
-def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: Path) -> None:
-    part = trained(tmp_path, "part", algorithms=["VREx"], trials=2, hparam_draws=3)
-    frames = beside_board(str(board), [part])
-    assert set(frames.runs["trial"]) == {0, 1}
-    assert set(frames.runs["draw"]) == {0, 1, 2}
-    (note,) = texts(leaderboard(frames).findings)[:1]
-    assert note.startswith("Partial: all rows are cut to 2 of 4 trials, 3 of 4 draws of the board")
-    table = leaderboard(frames, "val_env").frame.set_index(["dataset", "label"])
-    assert set(table["n"]) == {2}
-
-
-@pytest.mark.nightly
 def test_own_rows_of_different_size_are_cut_to_what_they_share(
     board: Path, half: Path, tmp_path: Path
 ) -> None:

@@ -56,11 +56,8 @@ def test_an_environment_without_a_value_leaves_every_mean_rank_and_count(tmp_pat
     for name, render in FORMATS.items():
         text = " ".join(render(sheet(leaderboard(tables))).split())
         assert WHY in text and ("undefined" in text or name == "csv")
-    (entry,) = [
-        e
-        for e in json.loads(FORMATS["json"](sheet(leaderboard(tables))))
-        if (e["label"], e["environment"]) == ("ERM", "u")
-    ]
+    objects = json.loads(FORMATS["json"](sheet(leaderboard(tables))))
+    (entry,) = [e for e in objects if (e["label"], e["environment"]) == ("ERM", "u")]
     assert (entry["mean"], entry["n"], entry["defined"], entry["undefined"]) == (None, 2, 0, WHY)
 
 
@@ -103,10 +100,8 @@ def test_a_dataset_without_a_value_is_in_no_mean_over_datasets(tmp_path: Path) -
         for trial in range(2):
             one.add(spec("E", label, "t", trial=trial), NAN, metric=METRIC, loss=0.5)
     over = sheet(one.leaderboard()).blocks[-1]
-    assert [(row[0], row[2], row[-1]) for row in over.rows] == [
-        ("IRM", "undefined", "1.00"),
-        ("ERM", "undefined", "2.00"),
-    ]
+    wanted = [("IRM", "undefined", "1.00"), ("ERM", "undefined", "2.00")]
+    assert [(row[0], row[2], row[-1]) for row in over.rows] == wanted
 
 
 @pytest.fixture(scope="module")
@@ -130,14 +125,8 @@ def test_a_metric_of_predictions_is_undefined_on_one_class(site: Any, metric: st
     first = shown(sheet(leaderboard(tables, metric=metric)))
     assert {row["C"] for row in first.values()} == {"undefined"}
     assert "undefined" not in {row[c] for row in first.values() for c in ("A", "B", "mean")}
-    only = tables.runs[tables.runs["test_environments"] == ("C",)]
-    (column,) = {
-        name
-        for row in shown(sheet(leaderboard(tables, also=[metric]))).values()
-        for name in row
-        if name.startswith(metric)
-    }
-    assert len(only) == 2 and column
+    beside = shown(sheet(leaderboard(tables, also=[metric])))
+    assert all(f"{metric} (%)" in row for row in beside.values())
 
 
 @pytest.mark.parametrize("metric", ["auroc", "worst_group_accuracy", "mse", "acuracy"])

@@ -114,11 +114,8 @@ def test_without_ceilings_datasets_are_averaged_as_gains(tree: dict[str, Any]) -
 def test_presets_are_all_halves_and_each_dataset(board: dict[str, Any]) -> None:
     names = [v["name"] for v in board["rules"]["val_env"]["views"]]
     assert names == ["all", "constructed", "natural", *KINDS]
-    assert board["title"] == "kinds.v1" and set(board["rules"]) == {
-        "val_env",
-        "train_val",
-        "oracle",
-    }
+    assert board["title"] == "kinds.v1"
+    assert set(board["rules"]) == {"val_env", "train_val", "oracle"}
     shown = view(board, "all")
     assert "No share is given where the head-room is not clear: delta." in shown["note"]
     assert "the first, A, closes 0." in shown["finding"] and shown["finding"].count(". ") == 0
