@@ -21,8 +21,10 @@ from oodbench.train.evaluate import evaluate, logits
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.data.stored_data import rows, write
+from tests.helpers.commands import python
+from tests.helpers.data.stored_data import SIDE, rows, write
 from tests.helpers.kills import checkpoint_every
+from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import ended, records_of
 
 CPU = torch.device("cpu")
@@ -247,3 +249,23 @@ def test_predictions_use_the_transform_without_augmentation(tmp_path: Path) -> N
     assert torch.equal(run.predict(x), run.algorithm.predict(x.float() / 255))
     training = Run(spec(tmp_path), TrainSettings(data_dir=tmp_path)).batches[0].x
     assert training.shape == (2, 6, 3, 8, 8) and training.dtype == torch.float32
+
+
+def peak(folder: Path, kind: str) -> float:
+    return float(python(ROOT, "-m", "tests.helpers.data.stored_data", str(folder), kind).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_memory_of_a_streamed_run_does_not_grow_with_the_data(tmp_path: Path) -> None:
+    """Where 166 MB more of images would show: in a run that holds them in memory they do."""
+    folders = []
+    for factor in (1, 10):
+        folders.append(tmp_path / str(factor))
+        folders[-1].mkdir()
+        write(folders[-1], (2400 * factor, 2000 * factor, 1600 * factor), side=SIDE)
+    once, tenfold = (peak(folder, "stored") for folder in folders)
+    held = peak(folders[1], "memory")
+    print(f"streamed {once:.0f} MB, ten times the data {tenfold:.0f} MB, in memory {held:.0f} MB")
+    assert tenfold - once < 30  # two runs on the same data differ by up to 15
+    assert held - tenfold > 150

@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment, make
+from oodbench.datasets import Dataset, Environment, make, permutation
 from oodbench.errors import UserError
 from oodbench.train.loading import split
 
@@ -139,3 +139,74 @@ def read(mnist_dir: Path) -> tuple[Tensor, Tensor]:
     from torchvision.datasets.mnist import read_image_file, read_label_file
 
     return read_image_file(str(mnist_dir / IMAGES)), read_label_file(str(mnist_dir / LABELS))
+
+
+def test_probes_share_out_the_last_images_and_lie_on_a_line(mnist_dir: Path) -> None:
+    dataset = make("ProbedColoredMNIST", {}, mnist_dir)
+    environments = dataset.load(0)
+    assert dataset.test_environments == ("0", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1")
+    assert [len(e.x) for e in environments.values()][:2] == [25_000, 25_000]
+    images, _ = read(mnist_dir)
+    shapes = torch.stack([environments[n].x[0].sum(0) for n in dataset.test_environments])
+    torch.testing.assert_close(shapes * 255, images[50_000:50_009, ::2, ::2].float())
+    assert sum(len(environments[n].x) for n in dataset.test_environments) == 10_000
+    for name, environment in environments.items():
+        assert near(color(environment) != environment.y, float(name)) or name in ("0", "1")
+    assert (color(environments["0"]) == environments["0"].y).all()
+    assert (color(environments["1"]) != environments["1"].y).all()
+
+
+PARTS = {"0.2": 0.3, "0.1": 0.7, "0.9": 0.5}
+"""The share of each environment with `share` 0.3."""
+
+
+def counts(mnist_dir: Path, **options: object) -> dict[str, tuple[int, list[int]]]:
+    """Examples of each environment, and of each digit in the images that it is dealt."""
+    _, digits = read(mnist_dir)
+    dataset = make("ShiftedColoredMNIST", options, mnist_dir)
+    order = permutation(dataset, 50_000, 0)
+    dealt = {"0.2": digits[order[::2]], "0.1": digits[order[1::2]], "0.9": digits[50_000:]}
+    return {
+        name: (len(e.x), torch.bincount(dealt[name], minlength=10).tolist())
+        for name, e in dataset.load(0).items()
+    }
+
+
+def test_classes_are_kept_by_their_shares(mnist_dir: Path) -> None:
+    for name, (size, dealt) in counts(mnist_dir, imbalance="class", share=0.3).items():
+        part = PARTS[name]
+        assert size == int(part * sum(dealt[5:])) + int((1 - part) * sum(dealt[:5]))
+
+
+def test_digits_are_kept_by_their_shares(mnist_dir: Path) -> None:
+    for name, (size, dealt) in counts(mnist_dir, imbalance="digit", share=0.3).items():
+        part = PARTS[name]
+        shares = {(1, 2): part, (6, 7): part, (3, 4): 1 - part, (8, 9): 1 - part}
+        expected = sum(int(p * (dealt[a] + dealt[b])) for (a, b), p in shares.items())
+        assert size == expected
+
+
+def test_the_classes_shift_and_labels_and_colours_come_after(mnist_dir: Path) -> None:
+    options = {"imbalance": "class", "share": 0.1}
+    environments = make("ShiftedColoredMNIST", options, mnist_dir).load(0)
+    for name, below_five in (("0.2", 0.9), ("0.1", 0.1), ("0.9", 0.5)):
+        e = environments[name]
+        share = below_five * 0.75 + (1 - below_five) * 0.25
+        assert abs(e.y.mean().item() - share) < 0.02
+        color = e.x.flatten(2).amax(2).argmax(1)
+        assert near(color != e.y, float(name))
+
+
+def test_shades_split_the_colours(mnist_dir: Path) -> None:
+    options = {"imbalance": "colour", "share": 0.1}
+    environments = make("ShiftedColoredMNIST", options, mnist_dir).load(0)
+    plain = make("ColoredMNIST", {}, mnist_dir).load(0)
+    for name, part in (("0.2", 0.1), ("0.1", 0.9), ("0.9", 0.5)):
+        e = environments[name]
+        assert e.x.shape == (len(plain[name].x), 4, 14, 14)
+        filled = e.x.flatten(2).amax(2) > 0
+        assert (filled.sum(1) == 1).all()
+        channel = filled.long().argmax(1)
+        assert near(channel[channel < 2] == 0, part)
+        assert near(channel[channel >= 2] == 2, 1 - part)
+        assert near((channel >= 2).float() != e.y, float(name))
