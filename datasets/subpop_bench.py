@@ -11,7 +11,7 @@ Networks and steps are SubpopBench's, except that BERT is DistilBERT here, with 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -170,11 +170,10 @@ class SubpopImages(SubpopBench):
 
     def prepare(self) -> Callable[[Path], Tensor]:
         """A function that decodes and crops an image to bytes (3, size, size)."""
-        cut = encodings.image(self.size, margin=self.margin, crop=self.crop)
 
         def prepared(file: Path) -> Tensor:
             with opened(file) as image:
-                return cut(image)
+                return encodings.image(image, self.size, margin=self.margin, crop=self.crop)
 
         return prepared
 
@@ -302,7 +301,7 @@ class SubpopCivilComments(SubpopTexts):
     def prepare(self) -> Callable[[str], Tensor]:
         """A function from a text to its word pieces, or to hashed words."""
         if self.options.from_scratch:
-            return encodings.hashed_words(self.size)
+            return partial(encodings.hashed_words, length=self.size)
         return encodings.word_pieces(self.size)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,5 +74,5 @@ class Texts(Listed):
 
     def _encoded(self, texts: Sequence[str]) -> Tensor:
         size, model = self.options.size, self.options.model
-        ids = word_pieces(size, model) if model else hashed_words(size)
+        ids = word_pieces(size, model) if model else partial(hashed_words, length=size)
         return torch.stack([ids(text) for text in texts])

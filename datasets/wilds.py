@@ -252,12 +252,14 @@ class WILDS(SampledDataset):
         row, size = self.row, self.options.size or self.row.size
         if row.modality == "image":
             shape = self.data.original_resolution or (1, 1)
-            return inputs.image(size, margin=row.margin, crop=min(shape) != max(shape))
+            is_square = min(shape) == max(shape)
+            return partial(inputs.image, size=size, margin=row.margin, crop=not is_square)
         if row.modality == "text":
-            scratch = self.options.from_scratch
-            return inputs.hashed_words(size) if scratch else inputs.word_pieces(size)
+            if self.options.from_scratch:
+                return partial(inputs.hashed_words, length=size)
+            return inputs.word_pieces(size)
         if row.modality == "molecule":
-            return inputs.molecule(size)
+            return partial(inputs.molecule, size=size)
         if row.modality == "bands":  # of any number of channels
             return partial(adaptive_avg_pool2d, output_size=size)
         return lambda x: x

@@ -23,60 +23,47 @@ CODEGPT = "microsoft/CodeGPT-small-py"
 """The weights and the tokenizer of arXiv:2102.04664 for Python, by their name at Hugging Face."""
 
 
-def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[Any], Tensor]:
-    """A function from Pillow images to bytes (3, size, size).
+def image(picture: Any, size: int, *, margin: float = 1.0, crop: bool = False) -> Tensor:
+    """A Pillow image as bytes (3, size, size).
 
     With `crop` the largest central square is taken first. With a `margin` above 1 the image is resized
     to `margin` times `size`, and its centre is taken.
     """
     from torchvision.transforms import functional
 
-    larger = int(size * margin)
-
-    def prepare(picture: Any) -> Tensor:
-        image = rgb(picture)
-        if crop:
-            image = functional.center_crop(image, [min(image.size)])
-        if image.size != (larger, larger):
-            image = functional.resize(image, [larger, larger])
-        bytes_: Tensor = functional.pil_to_tensor(functional.center_crop(image, [size]))
-        return bytes_
-
-    return prepare
+    shown, larger = rgb(picture), int(size * margin)
+    if crop:
+        shown = functional.center_crop(shown, [min(shown.size)])
+    if shown.size != (larger, larger):
+        shown = functional.resize(shown, [larger, larger])
+    pixels: Tensor = functional.pil_to_tensor(functional.center_crop(shown, [size]))
+    return pixels
 
 
-def molecule(size: int) -> Callable[[Any], Tensor]:
-    """A function from graphs of torch_geometric to integers (size, ROW).
+def molecule(graph: Any, size: int) -> Tensor:
+    """A graph of torch_geometric as integers (size, ROW).
 
-    Row i has atom i and bonds 3i to 3i + 2; unused entries are -1. It raises UserError for more than `size`
+    Row i has atom i and bonds 3i to 3i + 2; unused entries are -1. Raises UserError for more than `size`
     atoms or 3 `size` bonds (each counts in both directions).
     """
-
-    def prepare(graph: Any) -> Tensor:
-        atoms, bonds = len(graph.x), graph.edge_index.shape[1]
-        if atoms > size or bonds > 3 * size:
-            wanted = max(atoms, -(-bonds // 3))
-            raise UserError(f"a molecule of {atoms} atoms needs the option size={wanted}")
-        rows = torch.full((size, ATOM), -1, dtype=torch.int16)
-        rows[:atoms] = graph.x.to(rows.dtype)
-        ends = torch.full((3 * size, BOND), -1, dtype=torch.int16)
-        ends[:bonds] = torch.cat([graph.edge_index.T, graph.edge_attr], 1).to(ends.dtype)
-        return torch.cat([rows, ends.view(size, 3 * BOND)], 1)
-
-    return prepare
+    atoms, bonds = len(graph.x), graph.edge_index.shape[1]
+    if atoms > size or bonds > 3 * size:
+        wanted = max(atoms, -(-bonds // 3))
+        raise UserError(f"a molecule of {atoms} atoms needs the option size={wanted}")
+    rows = torch.full((size, ATOM), -1, dtype=torch.int16)
+    rows[:atoms] = graph.x.to(rows.dtype)
+    ends = torch.full((3 * size, BOND), -1, dtype=torch.int16)
+    ends[:bonds] = torch.cat([graph.edge_index.T, graph.edge_attr], 1).to(ends.dtype)
+    return torch.cat([rows, ends.view(size, 3 * BOND)], 1)
 
 
-def hashed_words(length: int) -> Callable[[str], Tensor]:
-    """A function from texts to ids (length,): hashes of the first words and signs, padded with 0."""
-
-    def prepare(text: str) -> Tensor:
-        words = re.findall(r"\w+|[^\w\s]", text.lower())[:length]
-        ids = torch.zeros(length, dtype=torch.long)
-        hashes = [1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words]
-        ids[: len(hashes)] = torch.tensor(hashes, dtype=torch.long)
-        return ids
-
-    return prepare
+def hashed_words(text: str, length: int) -> Tensor:
+    """A text as ids (length,): hashes of the first words and signs, padded with 0."""
+    words = re.findall(r"\w+|[^\w\s]", text.lower())[:length]
+    ids = torch.zeros(length, dtype=torch.long)
+    hashes = [1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words]
+    ids[: len(hashes)] = torch.tensor(hashes, dtype=torch.long)
+    return ids
 
 
 def word_pieces(length: int, model: str = "") -> Callable[[str], Tensor]:

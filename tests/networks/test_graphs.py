@@ -56,10 +56,10 @@ def by_hand(net: Any, g: SimpleNamespace) -> Tensor:
 
 def test_features_are_those_of_the_formula() -> None:
     net, graphs = network(), [graph(3, 0), graph(8, 1), graph(5, 2)]
-    features = net.featurizer(torch.stack([molecule(8)(g) for g in graphs]))
+    features = net.featurizer(torch.stack([molecule(g, 8) for g in graphs]))
     for found, g in zip(features, graphs, strict=True):
         torch.testing.assert_close(found, by_hand(net, g))
-    assert net(torch.stack([molecule(8)(graph(4, 3))])).shape == (1, 2)
+    assert net(molecule(graph(4, 3), 8)[None]).shape == (1, 2)
 
 
 def test_names_of_atoms_do_not_matter() -> None:
@@ -68,16 +68,16 @@ def test_names_of_atoms_do_not_matter() -> None:
     place = order.argsort()
     edges = place[g.edge_index]
     other = SimpleNamespace(x=g.x[order], edge_index=edges, edge_attr=g.edge_attr)
-    first, second = (net(molecule(8)(x).unsqueeze(0)) for x in (g, other))
+    first, second = (net(molecule(x, 8)[None]) for x in (g, other))
     torch.testing.assert_close(first, second)
 
 
 def test_rows_of_a_molecule() -> None:
-    rows = molecule(8)(graph(3, 0))
+    rows = molecule(graph(3, 0), 8)
     assert rows.shape == (8, ROW) and rows.dtype == torch.int16
     assert (rows[:3, :9] >= 0).all() and (rows[3:, :9] == -1).all()
     bonds = rows[:, 9:].reshape(24, 5)
     assert bonds[:6, :2].tolist() == [[0, 1], [1, 2], [2, 0], [1, 0], [2, 1], [0, 2]]
     assert (bonds[6:] == -1).all()
     with pytest.raises(UserError, match="a molecule of 9 atoms needs the option size=9"):
-        molecule(8)(graph(9, 0))
+        molecule(graph(9, 0), 8)

@@ -27,14 +27,14 @@ def test_filters_respond_wherever_words_are() -> None:
 
 
 def test_hashed_words() -> None:
-    prepare = hashed_words(6)
-    ids = prepare("The cat, the CAT")
+    ids = hashed_words("The cat, the CAT", 6)
     assert ids.shape == (6,) and ids.dtype == torch.long
     the, cat, comma, *others = ids.tolist()
     assert others == [the, cat, 0]
     assert len({the, cat, comma}) == 3 and 0 < min(ids[:5]) and max(ids) < VOCABULARY
-    assert prepare("").tolist() == [0] * 6
-    assert prepare("a b c d e f g h").tolist() == hashed_words(8)("a b c d e f g h").tolist()[:6]
+    assert hashed_words("", 6).tolist() == [0] * 6
+    long = "a b c d e f g h"
+    assert hashed_words(long, 6).tolist() == hashed_words(long, 8).tolist()[:6]
 
 
 @pytest.fixture
