@@ -103,15 +103,11 @@ class Normalization(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    @lru_cache  # noqa: B019 (it has no more to free than a few numbers)
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Means and deviations (C, 1, 1) on a device, to which they are copied once."""
-        return _on(self, device)
-
-
-@lru_cache
-def _on(normalization: Normalization, device: torch.device) -> tuple[Tensor, Tensor]:
-    mean, std = (torch.tensor(v, device=device)[:, None, None] for v in normalization)
-    return mean, std
+        mean, std = (torch.tensor(v, device=device)[:, None, None] for v in self)
+        return mean, std
 
 
 IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -325,8 +321,7 @@ class FileDataset(Dataset):
     def check(self) -> None:
         """Raise UserError if a file is missing or does not match its checksum."""
         for path, checksum in self.checksums.items():
-            file = self.file(path)
-            if md5(file) != checksum:
+            if md5(file := self.file(path)) != checksum:
                 raise UserError(
                     f"{self.name}: {file} is damaged (its md5 is not {checksum}); "
                     f"`{self.command(self.data_dir)}` replaces it"

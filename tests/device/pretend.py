@@ -26,9 +26,9 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from oodbench import datasets
 from oodbench.algorithms import Algorithm
 from oodbench.data.pictures import augment
+from oodbench.datasets import Normalization
 
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("this torch has no backends in Python", allow_module_level=True)
@@ -186,7 +186,7 @@ def on_device() -> Iterator[Watch]:
     aborts on a backend without kernels.
     """
     watch = Watch()
-    for kept in (augment._corners, datasets._on):
+    for kept in (augment._corners, Normalization.on):
         kept.cache_clear()
     whole = mock.patch("oodbench.gradients.backward.checkpoint", lambda f, *inputs, **_: f(*inputs))
     plain = mock.patch("oodbench.gradients.backward.Tensor", FakeTensor)  # whose type is asked for
