@@ -23,8 +23,9 @@ $(VENV)/tested: $(VENV)/installed
 	$(BIN)/pip install --quiet --no-deps $(GAME)
 	touch $@
 
-# two processes of one thread each
+# two processes of one thread each, which keep what they compile, whatever the shell says
 test check nightly: export OMP_NUM_THREADS := 1
+test check nightly: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/tested
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not nightly"

@@ -15,7 +15,7 @@ from oodbench.results.predictions import read_predictions
 from oodbench.results.read import read_results
 from oodbench.results.run_directory import kept_weights
 from tests.helpers.paths import ROOT
-from tests.results.test_ended import deaths
+from tests.results.test_ended import AT_EVERY, deaths
 
 OLD = ROOT / "tests" / "golden" / "results-0.4.0"
 """Two runs that ended and one that failed; numbers.json has what 0.4.0 read of them."""
@@ -55,9 +55,10 @@ def test_it_has_the_same_numbers_states_weights_and_predictions(
     assert shown.exit_code == 0 and "0.4.0" not in shown.stderr
 
 
+@AT_EVERY
 @pytest.mark.filterwarnings("ignore")
-def test_interrupted_anywhere_it_goes_on(out: Path, tmp_path: Path) -> None:
-    for results in deaths(out, tmp_path / "copy", read_results):
+def test_interrupted_anywhere_it_goes_on(out: Path, tmp_path: Path, every: int) -> None:
+    for results in deaths(out, tmp_path / "copy", read_results, every):
         assert numbers(results.path) == wanted("mine", "IRM")
         (run_id,) = (i for i, spec in results.specs().items() if spec.label == "IRM")
         assert kept_weights(results.run(run_id)).keys() == {("last", 20)}

@@ -56,17 +56,24 @@ def add(found: Made, rows: tuple[str, ...], value: float) -> Made:
     return found
 
 
-@pytest.fixture
-def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Directory:
+@pytest.fixture(scope="module")
+def whole_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two parts, one for each row."""
-    with monkeypatch.context() as patch:
+    out = tmp_path_factory.mktemp("parts") / "out"
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compaction, "SMALL", 0)
-        runs = made(tmp_path / "out", ROWS[:1])
+        runs = made(out, ROWS[:1])
         assert compact(runs.results) == 2
         add(runs, ROWS[1:], 0.5)
         assert compact(runs.results) == 2
-    assert len(list((tmp_path / "out" / "ended").glob("runs-*"))) == 2
-    return runs.results
+    assert len(list((out / "ended").glob("runs-*"))) == 2
+    return out
+
+
+@pytest.fixture
+def parts(whole_parts: Path, tmp_path: Path) -> Directory:
+    """The same, to be damaged."""
+    return Directory(Path(shutil.copytree(whole_parts, tmp_path / "out")))
 
 
 def files_of(results: Directory, label: str) -> Files:
@@ -187,6 +194,10 @@ def test_a_run_that_two_parts_tell_otherwise_counts_nowhere_until_it_ends_again(
     assert not read_results(ours.results).notes and numbers(ours.results) == numbers(again.results)
 
 
+AT_EVERY = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
+"""A process dies at every such change of the disk."""
+
+
 class Dying:
     """Lets a process die at one of its changes of the disk: nothing is changed from there on."""
 
@@ -215,8 +226,10 @@ def dying(at: int) -> Iterator[None]:
         yield
 
 
-def deaths(before: Path, copy: Path, act: Callable[[Directory], object]) -> Iterator[Directory]:
-    """Copies on which an act has died at its first, second, ... change of the disk; it ends on the last."""
+def deaths(
+    before: Path, copy: Path, act: Callable[[Directory], object], every: int = 1
+) -> Iterator[Directory]:
+    """Copies on which an act has died at each (or every third) change of the disk; it ends on the last."""
     ended, at = False, 0
     while not ended:
         results = Directory(Path(shutil.copytree(before, copy)))
@@ -225,18 +238,19 @@ def deaths(before: Path, copy: Path, act: Callable[[Directory], object]) -> Iter
             ended = True
         yield results
         shutil.rmtree(copy)
-        at += 1
+        at += every
     assert at > 10
 
 
+@AT_EVERY
 def test_a_compaction_that_is_killed_anywhere_loses_nothing_and_counts_nothing_twice(
-    tmp_path: Path,
+    tmp_path: Path, every: int
 ) -> None:
     wanted = numbers(made(tmp_path / "wanted", (*ROWS, "VREx")).results)
     before = made(tmp_path / "before", ROWS[:1])
     compact(before.results)
     add(before, ("IRM", "VREx"), 0.375)
-    for results in deaths(before.results.path, tmp_path / "copy", compact):
+    for results in deaths(before.results.path, tmp_path / "copy", compact, every):
         assert numbers(results) == wanted
         compact(results)
         assert numbers(results) == wanted and not read_results(results).notes

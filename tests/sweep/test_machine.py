@@ -16,11 +16,19 @@ from tests.helpers.results.sweeps import ODD_METHODS, first, planned, tiny, tiny
 
 pytestmark = pytest.mark.slow
 
+PLACES = ("", "sweep.json", "runs", "runs/ID")
+"""What goes of a results directory."""
 MOVING = {"algorithms": ["Moving", "ERM"], "plugins": [ODD_METHODS], "steps": 40}
 
 
-@pytest.mark.parametrize("launcher", ["debug", "local"])
-@pytest.mark.parametrize("what", ["", "sweep.json", "runs", "runs/ID"])
+@pytest.mark.parametrize(
+    ("what", "launcher"),
+    [
+        *((what, "debug") for what in PLACES),
+        ("runs/ID", "local"),
+        *(pytest.param(what, "local", marks=pytest.mark.nightly) for what in PLACES[:-1]),
+    ],
+)
 def test_a_launch_whose_folder_goes_away_stops_and_makes_nothing_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str, what: str
 ) -> None:
