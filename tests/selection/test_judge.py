@@ -65,15 +65,9 @@ def load(path: Path, runs: list[Trained]) -> Tables:
                 for n in (8 if s == "in" else 2,)
             ]
             records.append({"step": step, "evaluations": evaluations})
-        write_run(
-            results,
-            run.spec,
-            training,
-            records,
-            provenance={"code": "another program, which keeps its own steps"},
-            metric=run.metric,
-            state=run.state,
-        )
+        made: Any = {"code": "another program, which keeps its own steps"}
+        about = {"metric": run.metric, "state": run.state}
+        write_run(results, run.spec, training, records, provenance=made, **about)
     return read_results(results)
 
 

@@ -302,30 +302,16 @@ class Row(NamedTuple):
     ranked: bool
 
 
-def _view(
-    name: str,
-    datasets: Sequence[str],
-    picture: str,
-    finding: str,
-    head: Sequence[str],
-    rows: Sequence[Row],
-    marks: Mapping[str, float],
-    note: str = "",
-) -> dict[str, Any]:
+def _view(rows: Sequence[Row], marks: Mapping[str, float], **about: Any) -> dict[str, Any]:
     """A table and a picture of some datasets as plain values.
 
-    `finding` is the sentence above, `note` those below. `head` titles the texts, of which the first is the
-    number in the picture; `marks` are lines in the picture, such as the baseline at 0.
+    `marks` are lines in the picture, such as the baseline at 0. `about` are the view's `name`, `datasets`,
+    `picture` (its title), `finding` (the sentence above), `note` (those below) and `head`, which titles the
+    texts; the first of these is the number in the picture.
     """
     drawn = [row for row in rows if row.ranked][:SHOWN]
     ends = [v for row in drawn for v in (row.low, row.mean, row.high)]
-    return {
-        "name": name,
-        "datasets": datasets,
-        "picture": picture,
-        "finding": finding,
-        "note": note,
-        "head": head,
+    return about | {
         "axis": _axis([*ends, *marks.values()]),
         "marks": [[mark, v] for mark, v in marks.items() if math.isfinite(v)],
         "rows": [
@@ -364,9 +350,8 @@ def _of_gaps(one: Numbers, gaps: Gaps, others: Sequence[Gaps], group: str) -> di
     note = left_by_holm([d for m in one.gains if m in members for d in one.gains[m].values()])
     if gaps.unclear and group == ALL:
         note += f" No share is given where the head-room is not clear: {', '.join(gaps.unclear)}."
-    return _view(
-        group, members, picture, finding, head, rows, {BASELINE: 0.0, "ceiling": 1.0}, note
-    )
+    about = {"name": group, "datasets": members, "picture": picture, "finding": finding}
+    return _view(rows, {BASELINE: 0.0, "ceiling": 1.0}, **about, note=note, head=head)
 
 
 def _finding_of_gaps(rows: Sequence[Row], datasets: int) -> str:
@@ -393,8 +378,9 @@ def _of_ranks(one: Numbers, datasets: list[str]) -> dict[str, Any]:
     ranks = mean_ranks(block_table(one.scores))
     overall, rows = OVERALL in one.gains, []
     for label in dict.fromkeys([*map(str, ranks.index), *one.board.frame["label"]]):
-        rank = f"{ranks[label]:.2f}" if label in ranks else "-"
-        rows.append(_row_of_gain(one, OVERALL, label, rank)._replace(ranked=label in ranks))
+        rank, (numbers, text) = ranks.get(label), _gain_of(one, OVERALL, label)
+        texts = [text, "-" if rank is None else f"{rank:.2f}"]
+        rows.append(Row(label, *numbers, texts, rank is not None))
     over = f"over {counted(sum(is_proportion(one.metrics[d]) for d in datasets), 'dataset')}"
     picture = f"Mean gain over {BASELINE} in points, {over}; 95 % intervals" if overall else ""
     finding = _finding_of_gains(one, OVERALL, over)
@@ -402,17 +388,18 @@ def _of_ranks(one: Numbers, datasets: list[str]) -> dict[str, Any]:
         first = f"{ranks.index[0]} has the best mean rank"
         finding = f"{first} of {counted(len(ranks), 'row')}: {ranks.iloc[0]:.2f}."
     marks = {BASELINE: 0.0} if overall else {}
-    return _view(ALL, datasets, picture, finding, ["gain", "mean rank"], rows, marks)
+    about = {"name": ALL, "datasets": datasets, "picture": picture, "finding": finding}
+    return _view(rows, marks, **about, note="", head=["gain", "mean rank"])
 
 
 def _of_dataset(one: Numbers, dataset: str) -> dict[str, Any]:
     metric, means, has_gains = one.metrics[dataset], one.means[dataset], dataset in one.gains
-    made, rows = _row_of_gain if has_gains else _row_of_value, []
+    made, rows = _gain_of if has_gains else _value_of, []
     for label in _order(means, one.higher(dataset)):
         of_row = means.loc[label].to_dict()
-        row = made(one, dataset, label, count(of_row["n"], of_row["planned"]))
+        numbers, text = made(one, dataset, label)
         whole = of_row["kind"] == METHOD and 0 < of_row["n"] == of_row["planned"]
-        rows.append(row._replace(ranked=whole))
+        rows.append(Row(label, *numbers, [text, count(of_row["n"], of_row["planned"])], whole))
     if has_gains:
         what, unit = f"gain over {BASELINE}", unit_of_gains(metric)
         finding, marks = _finding_of_gains(one, dataset, f"on {dataset}"), _marks(one, dataset)
@@ -423,7 +410,8 @@ def _of_dataset(one: Numbers, dataset: str) -> dict[str, Any]:
         finding = best if ranked else ""
     picture = f"{dataset}: {what} ({unit}); 95 % intervals over trials"
     head = ["gain" if has_gains else "value", "trials"]
-    return _view(dataset, [dataset], picture, finding, head, rows, marks)
+    about = {"name": dataset, "datasets": [dataset], "picture": picture, "finding": finding}
+    return _view(rows, marks, **about, note="", head=head)
 
 
 def _order(means: pd.DataFrame, up: bool) -> list[str]:
@@ -444,21 +432,20 @@ def _marks(one: Numbers, dataset: str) -> dict[str, float]:
     return marks
 
 
-def _row_of_gain(one: Numbers, dataset: str, label: str, extra: str) -> Row:
-    d = one.gains.get(dataset, {}).get(label)
+def _gain_of(one: Numbers, dataset: str, label: str) -> tuple[list[float], str]:
+    """A row's gain with the ends of its interval, as pictures show them, and as a text."""
     if label == BASELINE:
-        return Row(label, 0.0, math.nan, math.nan, ["0", extra], True)
-    if d is None:
-        return Row(label, math.nan, math.nan, math.nan, ["-", extra], False)
-    mean, low, high = (scale(d.metric) * v for v in (d.gain.mean, d.gain.low, d.gain.high))
-    return Row(label, mean, low, high, [gain_cell(d), extra], d.pairs == d.planned)
+        return [0.0, math.nan, math.nan], "0"
+    if (d := one.gains.get(dataset, {}).get(label)) is None:
+        return [math.nan] * 3, "-"
+    return [scale(d.metric) * v for v in (d.gain.mean, d.gain.low, d.gain.high)], gain_cell(d)
 
 
-def _row_of_value(one: Numbers, dataset: str, label: str, extra: str) -> Row:
+def _value_of(one: Numbers, dataset: str, label: str) -> tuple[list[float], str]:
     row, metric = one.means[dataset].loc[label].to_dict(), one.metrics[dataset]
-    mean = scale(metric) * row["mean"]
-    half = scale(metric) * row["stderr"] * float(half_width(row["n"]))
-    return Row(label, mean, mean - half, mean + half, [gain(row["mean"], metric, ""), extra], True)
+    half = row["stderr"] * float(half_width(row["n"]))
+    ends = [scale(metric) * v for v in (row["mean"], row["mean"] - half, row["mean"] + half)]
+    return ends, gain(row["mean"], metric, "")
 
 
 def _finding_of_gains(one: Numbers, dataset: str, where: str) -> str:

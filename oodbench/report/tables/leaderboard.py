@@ -418,10 +418,9 @@ def _block(
     grey: pd.DataFrame,
 ) -> Block:
     complete = is_complete(means)
-    ranked, labels = int(complete.sum()), [*means.index[complete], *means.index[~complete]]
-    lasts = [board.last_cells(row) for row in means.loc[labels].to_dict("records")]
-    lasts += [board.last_cells(row) for row in grey.to_dict("records")]
-    labels.extend(grey.index)
+    rows = pd.concat([means[complete], means[~complete], grey])
+    ranked, labels = int(complete.sum()), list(rows.index)
+    lasts = [board.last_cells(row) for row in rows.to_dict("records")]
     records = frame.assign(told=beats_constant(frame)).to_dict("records")
     entries = {tuple(e[name] for name in ("label", *COLUMN)): e for e in records}
     header, cells, fits, marks = ["algorithm"], [labels], [0], list[Marked]()
@@ -436,9 +435,9 @@ def _block(
             fits += [len(header)] * (name in ("n", FROM))
             header.append(name)
             cells.append([of_row[name] for of_row in lasts])
-    rows = list(map(list, zip(*cells, strict=True)))
+    texts = list(map(list, zip(*cells, strict=True)))
     best, near, second = _places(marks)
-    return Block(title, header, rows, ranked, best, near, second, len(grey), fits=fits)
+    return Block(title, header, texts, ranked, best, near, second, len(grey), fits=fits)
 
 
 def _marked(rows: Sequence[Any], higher: bool) -> Marked:
