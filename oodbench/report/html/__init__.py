@@ -432,20 +432,24 @@ def _marks(one: Numbers, dataset: str) -> dict[str, float]:
     return marks
 
 
-def _gain_of(one: Numbers, dataset: str, label: str) -> tuple[list[float], str]:
-    """A row's gain with the ends of its interval, as pictures show them, and as a text."""
+Ends = tuple[float, float, float]
+"""A number of a picture and the ends of its interval."""
+
+
+def _gain_of(one: Numbers, dataset: str, label: str) -> tuple[Ends, str]:
     if label == BASELINE:
-        return [0.0, math.nan, math.nan], "0"
+        return (0.0, math.nan, math.nan), "0"
     if (d := one.gains.get(dataset, {}).get(label)) is None:
-        return [math.nan] * 3, "-"
-    return [scale(d.metric) * v for v in (d.gain.mean, d.gain.low, d.gain.high)], gain_cell(d)
+        return (math.nan, math.nan, math.nan), "-"
+    factor = scale(d.metric)
+    return (factor * d.gain.mean, factor * d.gain.low, factor * d.gain.high), gain_cell(d)
 
 
-def _value_of(one: Numbers, dataset: str, label: str) -> tuple[list[float], str]:
+def _value_of(one: Numbers, dataset: str, label: str) -> tuple[Ends, str]:
     row, metric = one.means[dataset].loc[label].to_dict(), one.metrics[dataset]
-    half = row["stderr"] * float(half_width(row["n"]))
-    ends = [scale(metric) * v for v in (row["mean"], row["mean"] - half, row["mean"] + half)]
-    return ends, gain(row["mean"], metric, "")
+    mean = scale(metric) * row["mean"]
+    half = scale(metric) * row["stderr"] * float(half_width(row["n"]))
+    return (mean, mean - half, mean + half), gain(row["mean"], metric, "")
 
 
 def _finding_of_gains(one: Numbers, dataset: str, where: str) -> str:
