@@ -40,12 +40,12 @@ def ceilings() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def trials(scores: pd.DataFrame) -> pd.DataFrame:
-    return g.by_trial(scores)
+    return st.by_trial(scores)
 
 
 @pytest.fixture(scope="module")
 def rooms(trials: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
-    return g.head_rooms(trials, g.by_trial(ceilings)["ceiling"])
+    return g.head_rooms(trials, st.by_trial(ceilings)["ceiling"])
 
 
 def mean(scores: pd.DataFrame, dataset: str, label: str) -> float:
@@ -65,7 +65,7 @@ def test_the_share_is_the_gain_over_the_head_room_for_accuracies_and_losses(
 
 
 def test_the_ceiling_of_a_dataset_is_the_best_that_has_every_trial() -> None:
-    table = g.by_trial(made(["poor", "rich", "torn"], 1))
+    table = st.by_trial(made(["poor", "rich", "torn"], 1))
     table.loc["accuracies"] = [[0.1, 0.2, 0.9], [0.1, 0.3, math.nan], [0.1, 0.1, 0.9], [0.1] * 3]
     table.loc["losses", :] = [[-1.0, -2.0, math.nan]] * TRIALS
     table.loc["others", :] = [[math.nan, 0.5, math.nan], *[[0.5, math.nan, math.nan]] * 3]
@@ -77,7 +77,7 @@ def test_the_ceiling_of_a_dataset_is_the_best_that_has_every_trial() -> None:
 def test_a_head_room_within_its_error_has_no_share(
     trials: pd.DataFrame, rooms: pd.DataFrame, ceilings: pd.DataFrame
 ) -> None:
-    top = g.by_trial(ceilings)["ceiling"].copy()
+    top = st.by_trial(ceilings)["ceiling"].copy()
     differences = top - trials["ERM"]
     for dataset in HIGHER:
         values = differences[dataset]
@@ -93,7 +93,7 @@ def test_a_head_room_within_its_error_has_no_share(
 def test_where_baseline_and_ceiling_diverge_together_the_head_room_is_not_clear(
     trials: pd.DataFrame, ceilings: pd.DataFrame
 ) -> None:
-    top, broken = g.by_trial(ceilings)["ceiling"].copy(), trials.copy()
+    top, broken = st.by_trial(ceilings)["ceiling"].copy(), trials.copy()
     top["losses", 0] = broken.loc[("losses", 0), "ERM"] = -math.inf
     found = g.head_rooms(broken, top)
     assert list(found.index[found["clear"]]) == ["accuracies", "others"]
@@ -120,13 +120,13 @@ def test_a_diverged_run_is_at_the_floor_and_a_missing_trial_has_no_share(
 ) -> None:
     one = (scores["dataset"] == "losses") & (scores["trial"] == 1)
     broken = scores.assign(value=scores["value"].mask(one & (scores["label"] == "A")))
-    table = g.shares(g.by_trial(broken), rooms)
+    table = g.shares(st.by_trial(broken), rooms)
     assert table.loc["losses", "A"] == -math.inf
     fewer = scores[~(one & (scores["label"] == "B"))]
-    table = g.shares(g.by_trial(fewer), rooms)
+    table = g.shares(st.by_trial(fewer), rooms)
     assert table["B"].isna()["losses"] and table.drop(columns="B").notna().all(axis=None)
     one_of_two = scores[~(one & (scores["label"] == "B") & (scores["environment"] == "t"))]
-    assert g.by_trial(one_of_two)["B"].isna().to_numpy().sum() == 1
+    assert st.by_trial(one_of_two)["B"].isna().to_numpy().sum() == 1
 
 
 def exact_resamples(trials: pd.DataFrame, rooms: pd.DataFrame, datasets: list[str]) -> np.ndarray:
@@ -170,8 +170,8 @@ def test_labels_that_lack_a_dataset_are_not_resampled(
     scores: pd.DataFrame, rooms: pd.DataFrame
 ) -> None:
     few = scores[~((scores["label"] == "C") & (scores["dataset"] == "others"))]
-    assert g.resampled(g.by_trial(few), rooms, resamples=9).columns.tolist() == ["ERM", "A", "B"]
-    part = g.resampled(g.by_trial(few), rooms, ["losses", "accuracies"], resamples=9)
+    assert g.resampled(st.by_trial(few), rooms, resamples=9).columns.tolist() == ["ERM", "A", "B"]
+    part = g.resampled(st.by_trial(few), rooms, ["losses", "accuracies"], resamples=9)
     assert part.columns.tolist() == LABELS
 
 

@@ -43,9 +43,9 @@ class Trained:
 
     @property
     def spec(self) -> RunSpec:
-        about = {"validation_environments": self.validation, "holdout": self.holdout}
-        place = {"draw": self.draw, "trial": self.trial}
-        return spec(self.dataset, self.label, self.test, **place, **about)
+        about: dict[str, Any] = {"draw": self.draw, "trial": self.trial, "holdout": self.holdout}
+        about |= {"validation_environments": self.validation}
+        return spec(self.dataset, self.label, self.test, **about)
 
 
 def load(path: Path, runs: list[Trained]) -> Tables:
@@ -65,9 +65,9 @@ def load(path: Path, runs: list[Trained]) -> Tables:
                 for n in (8 if s == "in" else 2,)
             ]
             records.append({"step": step, "evaluations": evaluations})
-        made: Any = {"code": "another program, which keeps its own steps"}
-        about = {"metric": run.metric, "state": run.state}
-        write_run(results, run.spec, training, records, provenance=made, **about)
+        about: dict[str, Any] = {"metric": run.metric, "state": run.state}
+        about |= {"provenance": {"code": "another program, which keeps its own steps"}}
+        write_run(results, run.spec, training, records, **about)
     return read_results(results)
 
 

@@ -29,7 +29,7 @@ class Block:
 
     title: str
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: list[list[str]]
     """The texts of the cells; `-` for a number that is missing, and ` ± ` before an error."""
     ranked: int
     """The number of ranked rows: the complete ones, which stand first, the best at the top."""
