@@ -6,7 +6,6 @@ Runs here that are also frozen are compared with the frozen ones.
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -34,7 +33,7 @@ from oodbench.results.tables import (
     stacked_runs,
     subset,
 )
-from oodbench.selection.judge import judge
+from oodbench.selection.judge import judge_by_all
 
 FIXED = ("dataset", "options", "noise", "steps", "evaluate_every", "holdout", "network", "metric")
 """The columns, besides the environments, in which a dataset's runs must equal the board's."""
@@ -350,22 +349,19 @@ def _values(board: Tables, here: Tables) -> pd.DataFrame:
 
 
 def _scores(board: Tables, here: Tables) -> pd.DataFrame:
-    tables = []
-    frozen: pd.DataFrame = board.scores
-    here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
-    for dataset in here.runs["dataset_label"].unique():
-        for rule in frozen["rule"].unique():
-            with suppress(UserError):  # a rule that the dataset does not serve
-                ranked = judge(only(here, [str(dataset)]), rule).candidates
-                first = ~ranked["id"].duplicated()
-                tables.append(ranked.assign(rule=rule, same_step=first))
-    frozen = frozen[frozen["id"].isin(board.runs["id"])]
+    frozen: pd.DataFrame = board.scores[board.scores["id"].isin(board.runs["id"])]
     frozen = frozen.rename(columns={"score": "value"}).astype({"id": object, "rule": object})
-    if not tables:
+    here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
+    again = [
+        one.candidates.assign(rule=rule, same_step=~one.candidates["id"].duplicated())
+        for dataset in map(str, here.runs["dataset_label"].unique())
+        for rule, one in judge_by_all(only(here, [dataset]), frozen["rule"].unique()).items()
+    ]
+    if not again:
         return frozen.assign(value_here=np.nan, same_step=False)
-    again = pd.concat(tables, ignore_index=True).rename(columns={"score": "value_here"})
-    again = again[["id", "rule", "step", "value_here", "same_step"]]
-    return frozen.merge(again, on=["id", "rule", "step"], how="left")
+    table = pd.concat(again, ignore_index=True).rename(columns={"score": "value_here"})
+    table = table[["id", "rule", "step", "value_here", "same_step"]]
+    return frozen.merge(table, on=["id", "rule", "step"], how="left")
 
 
 def outcome(table: pd.DataFrame) -> str:
