@@ -13,6 +13,7 @@ from pandas.api.types import is_numeric_dtype, union_categoricals
 
 from oodbench.errors import unknown
 from oodbench.notes import AnyNote
+from oodbench.results.parquet import CATEGORIES, RECORDS
 from oodbench.results.run_spec import SCORE
 from oodbench.yaml_values import read_yaml
 
@@ -23,8 +24,6 @@ PRETRAINING = Path(__file__).with_name("pretraining.yaml")
 @dataclass(frozen=True)
 class Tables:
     """A results directory in memory."""
-
-    RECORD_COLUMNS = ("id", "step", "environment", "split", "metric", "value", "count")
 
     runs: Any
     """The planned runs, one per row. All columns are there, however the runs were read:
@@ -41,8 +40,8 @@ class Tables:
       `rerun` (whether a frozen run has the same numbers here), `helper` (whether the run serves
       `leave_one_out` alone, and makes no cell)."""
     records: Any
-    """Evaluations, one per row: RECORD_COLUMNS; `environment` and `split` are None for the predictor's own;
-    a value that was not finite is NaN. `id` and the three names are categorical."""
+    """Evaluations, one per row: the columns `oodbench.results.parquet.RECORDS`; `environment` and `split`
+    are None for the predictor's own; a value that was not finite is NaN. CATEGORIES are categorical."""
     scores: Any = None
     """The validation scores of frozen runs, whose other records are not here: `id`, `rule`, `step`,
     `score`, a row for a run's candidate by a rule. None without such runs."""
@@ -52,8 +51,6 @@ class Tables:
 
 KINDS = ("ceiling", "transductive", "reference")
 """The columns that mark the runs of rows which are not plain methods."""
-NAMES = ("id", "environment", "split", "metric")
-"""The categorical columns of records."""
 ROW = ["dataset_label", "label"]
 """The columns of a run that say which row it is of."""
 CELL = [*ROW, "test_environments", "trial"]
@@ -223,17 +220,17 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             name: union_categoricals([frame[name] for frame in filled])
-            if name in NAMES
+            if name in CATEGORIES
             else pd.concat([frame[name] for frame in filled]).to_numpy()
-            for name in Tables.RECORD_COLUMNS
+            for name in RECORDS.names
         }
     )
 
 
 def with_records(records: pd.DataFrame, rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
-    """The records and further ones, each a tuple of RECORD_COLUMNS."""
-    more = pd.DataFrame(list(rows), columns=list(Tables.RECORD_COLUMNS))
-    return stacked([records, more.astype(dict.fromkeys(NAMES, "category"))])
+    """The records and further ones, each a tuple of the columns RECORDS."""
+    more = pd.DataFrame(list(rows), columns=RECORDS.names)
+    return stacked([records, more.astype(dict.fromkeys(CATEGORIES, "category"))])
 
 
 def records_at(
@@ -252,7 +249,7 @@ def records_at(
         there &= names.categories.isin(metrics)[names.codes.to_numpy()]
     kept = np.flatnonzero(there)
     kept = kept[records["step"].to_numpy()[kept] == chosen["step"].to_numpy()[row[kept]]]
-    found = records.iloc[kept].astype(dict.fromkeys(NAMES, object)).reset_index(drop=True)
+    found = records.iloc[kept].astype(dict.fromkeys(CATEGORIES, object)).reset_index(drop=True)
     others = chosen.drop(columns=["id", "step"]).iloc[row[kept]].reset_index(drop=True)
     joined: pd.DataFrame = pd.concat([found, others], axis=1)
     return joined
@@ -280,10 +277,10 @@ def tidy(frames: Tables) -> pd.DataFrame:
     if frames.scores is not None:
         scores = frames.scores.rename(columns={"rule": "metric", "score": "value"})
         scores = scores.assign(environment=None, split=SCORE, count=1)
-        records = stacked([records, scores.astype(dict.fromkeys(NAMES, "category"))])
+        records = stacked([records, scores.astype(dict.fromkeys(CATEGORIES, "category"))])
     index_of = pd.Index(runs["id"]).get_indexer(records["id"].cat.categories)
     wide = table.iloc[index_of[records["id"].cat.codes]].reset_index(drop=True)
-    values = records[list(Tables.RECORD_COLUMNS)].reset_index(drop=True)
+    values = records[RECORDS.names].reset_index(drop=True)
     columns = [values[["id"]], wide[RUN_COLUMNS], values.drop(columns="id"), wide[list(hparams)]]
     joined: pd.DataFrame = pd.concat(columns, axis=1)
     plain = joined["id"].astype(object).str.partition("@")[0]  # ids of repeated runs: ID@1

@@ -7,12 +7,20 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
+from oodbench.__main__ import main
 from oodbench.sweep.__main__ import app
 from tests.helpers.paths import ROOT
 
 
 def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def type_in(*words: str | Path, code: int | None = None) -> Result:
+    """A command of any room, `sweep launch ...`, which must exit with a code if one is given."""
+    result = CliRunner().invoke(main, [str(word) for word in words], prog_name="oodbench")
+    assert code is None or result.exit_code == code, result.output
+    return result
 
 
 def python(folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

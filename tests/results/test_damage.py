@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from oodbench.__main__ import main
 from oodbench.results.directory import Directory, compact
 from oodbench.results.run_spec import State
 from oodbench.sweep import launch as launches
+from tests.helpers.commands import type_in
 from tests.helpers.results.sweeps import ODD_METHODS, outcome, records_of
 
 SWEEP = {
@@ -89,7 +89,7 @@ IN_PLACE = ("folder", "pipe", "loop", "missing")
 
 
 def invoke(command: str, **places: Path) -> Result:
-    return CliRunner().invoke(main, command.format(**places).split())
+    return type_in(*command.format(**places).split())
 
 
 class Healthy:

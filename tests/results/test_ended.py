@@ -12,19 +12,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import oodbench
 from oodbench.identity import digest_of
-from oodbench.report.__main__ import app as report
 from oodbench.results import directory as compaction
 from oodbench.results import parquet
 from oodbench.results.directory import Directory, compact
 from oodbench.results.read import read_results
 from oodbench.results.schemas import DamagedFile
-from oodbench.sweep.__main__ import app as sweep
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
+from tests.helpers.commands import type_in
 from tests.helpers.disks import mounted
 from tests.helpers.kills import Killed
 from tests.helpers.results.made import Made, flat
@@ -166,9 +164,9 @@ def test_a_damaged_part_is_named_and_left_out(parts: Directory, damage: str) -> 
     assert set(lost["state"]) == {"planned"}
     (told,) = map(str, tables.notes)
     assert f"{parts.path / 'ended'}" in told
-    shown = CliRunner().invoke(report, ["table", str(parts.path), "--notes"])
-    assert shown.exit_code == 0 and "ERM" in shown.stdout and "ended" in shown.stdout
-    assert CliRunner().invoke(sweep, ["status", str(parts.path)]).exit_code == 0
+    shown = type_in("report", "table", parts.path, "--notes", code=0).stdout
+    assert "ERM" in shown and "ended" in shown
+    type_in("sweep", "status", parts.path, code=0)
 
 
 def test_a_run_that_two_parts_tell_otherwise_counts_nowhere_until_it_ends_again(
@@ -347,8 +345,7 @@ def test_rows_are_those_of_the_file_and_no_rename_trains_a_run(tmp_path: Path) -
         both = launched("ERM", {"name": "ERM", "label": "it's @ 50%"})
     assert values(both, "ERM") == values(both, "it's @ 50%") == values(first, "ERM")
     assert both["id"].nunique() == 1 and "ERM" in set(both["label"])
-    shown = CliRunner().invoke(report, ["table", str(tmp_path / "out")])
-    assert shown.exit_code == 0 and "it's @ 50%" in shown.stdout
+    assert "it's @ 50%" in type_in("report", "table", tmp_path / "out", code=0).stdout
     edited = launched({"name": "ERM", "hparams": {"lr": 0.5}})
     assert edited["id"].nunique() == 2 and set(edited["label"]) == {"ERM", "it's @ 50%"}
     assert set(edited.loc[edited["label"] == "ERM", "hparams.lr"]) == {0.5}
@@ -368,11 +365,10 @@ def test_clean_deletes_all_of_a_run_that_is_planned_no_more(tmp_path: Path) -> N
     first, second = results.rows()["id"]
     plan = results.plan()
     results.store(plan["name"], plan["settings"], plan["rows"][1:])
-    told = CliRunner().invoke(sweep, ["clean", str(out), "--yes"]).output
-    assert "1 run outside the sweep" in told
+    assert "1 run outside the sweep" in type_in("sweep", "clean", out, "--yes").output
     assert not results.run(first).is_in_tables and results.run(second).state() == "done"
     assert [path.name for path in out.glob("kept/*")] == [second]
-    assert "nothing to delete" in CliRunner().invoke(sweep, ["clean", str(out), "--yes"]).output
+    assert "nothing to delete" in type_in("sweep", "clean", out, "--yes").output
 
 
 def test_a_table_of_before_a_column_was_added_is_read_as_runs_were_then(tmp_path: Path) -> None:

@@ -4,13 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from oodbench.report.__main__ import app as report
 from oodbench.results.directory import Directory, compact
 from oodbench.results.run_spec import State
-from oodbench.sweep.__main__ import app as sweep
+from tests.helpers.commands import type_in
 from tests.helpers.disks import mounted, remount
 from tests.helpers.results.made import Made, flat
 
@@ -36,23 +33,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_what_reads_works_and_what_would_write_says_so_in_one_sentence(
     folder: Path, tmp_path: Path
 ) -> None:
-    def invoke(app: typer.Typer, *arguments: str) -> Result:
-        return CliRunner().invoke(app, [a.format(folder=folder, out=tmp_path) for a in arguments])
-
-    for reading in (
-        ("table", "{folder}"),
-        ("compare", "{folder}"),
-        ("why", "{folder}", "--algorithm", "ERM"),
-        ("html", "{folder}", "--out", "{out}/page.html"),
-    ):
-        result = invoke(report, *reading)
-        assert result.exit_code == 0, result.output
-    for app, verb in ((sweep, ("clean", "{folder}", "--yes")), (report, ("html", "{folder}"))):
-        result = invoke(app, *verb)
-        assert result.exit_code == 2
-        (line,) = result.stderr.strip().splitlines()
+    reading = ("report", "table"), ("report", "compare"), ("report", "why"), ("report", "html")
+    options = {"why": ("--algorithm", "ERM"), "html": ("--out", tmp_path / "page.html")}
+    for room, verb in reading:
+        type_in(room, verb, folder, *options.get(verb, ()), code=0)
+    for words in (("sweep", "clean", folder, "--yes"), ("report", "html", folder)):
+        (line,) = type_in(*words, code=2).stderr.strip().splitlines()
         assert "Read-only file system" in line
-    result = invoke(sweep, "status", "{folder}")
-    assert result.exit_code == 0 and "broken: " in result.output
+    assert "broken: " in type_in("sweep", "status", folder, code=0).output
     states = [Directory(folder).run(i).state() for i in Directory(folder).specs()]
     assert states == [State.DONE, State.DONE, State.BROKEN]

@@ -5,16 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 import oodbench
 from oodbench.errors import UserError
-from oodbench.report import __main__ as report
 from oodbench.selection import selection_rules
-from oodbench.sweep import __main__ as sweep
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import launchers
+from tests.helpers.commands import type_in
 from tests.helpers.results.sweeps import tiny_file
 
 pytestmark = pytest.mark.slow
@@ -64,33 +61,26 @@ def forget() -> None:
     sys.modules.pop("my_rules", None)
 
 
-def told(app: typer.Typer, *arguments: str, code: int = 0) -> str:
-    """What a command says, on one line; it must exit with this code."""
-    result = CliRunner().invoke(app, [*arguments])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
-
-
 def test_a_sweep_names_a_rule_and_a_launcher_of_its_plugin(folder: Path) -> None:
     file = str(tiny_file(folder, **SHORT, **NAMED))
-    told(sweep.app, "launch", file, "--launcher", "here", "--yes", "--out", "out")
-    for app, *arguments in (
-        (report.app, "table", "out"),
-        (report.app, "why", "out", "--rule", "train_in"),
-        (report.app, "figure", "curves", "out", "--out", "curves.svg"),
-        (report.app, "html", "out"),
-        (sweep.app, "status", "out"),
-        (sweep.app, "cancel", "out"),
+    type_in("sweep", "launch", file, "--launcher", "here", "--yes", "--out", "out", code=0)
+    for words in (
+        ("report", "table", "out"),
+        ("report", "why", "out", "--rule", "train_in"),
+        ("report", "figure", "curves", "out", "--out", "curves.svg"),
+        ("report", "html", "out"),
+        ("sweep", "status", "out"),
+        ("sweep", "cancel", "out"),
     ):
         forget()
-        refused = told(app, *arguments, code=2)
+        refused = " ".join(type_in(*words, code=2).output.split())
         assert "--plugin my_rules" in refused and "train_in" not in selection_rules
-        assert app is sweep.app or "unknown selection rule 'train_in'" in refused
-        told(app, *arguments, "--plugin", "my_rules")
+        assert words[0] == "sweep" or "unknown selection rule 'train_in'" in refused
+        type_in(*words, "--plugin", "my_rules", code=0)
         assert "train_in" in selection_rules
     forget()
     Path("my_rules.py").unlink()
-    told(report.app, "table", "out", "--rule", "train_val")
+    type_in("report", "table", "out", "--rule", "train_val", code=0)
     with pytest.raises(UserError, match=r"unknown selection rule 'train_in'.*--plugin my_rules"):
         oodbench.load_model("out")
 
@@ -108,7 +98,7 @@ def test_reading_a_strangers_results_runs_none_of_its_code(
     plugins = ["evil.inside", "evil"]
     monkeypatch.chdir(tmp_path)
     file = str(tiny_file(tmp_path, **SHORT))
-    told(sweep.app, "launch", file, "--yes", "--out", "out")
+    type_in("sweep", "launch", file, "--yes", "--out", "out", code=0)
     plan = json.loads(Path("out/sweep.json").read_text())
     plan["settings"] |= {"plugins": plugins, "selection": "mine"}
     Path("out/sweep.json").write_text(json.dumps(plan))
@@ -122,8 +112,8 @@ def test_reading_a_strangers_results_runs_none_of_its_code(
     Path("out/evil/__init__.py").write_text("open('was_run', 'w').close()\n")
     monkeypatch.setitem(sys.modules, "evil.inside", sys)  # it is imported, and has no such rule
     for command, *options in READS:
-        group = sweep.app if command in ("status", "cancel") else report.app
-        result = CliRunner().invoke(group, [command, "out", *options])
+        room = "sweep" if command in ("status", "cancel") else "report"
+        result = type_in(room, command, "out", *options)
         assert result.exit_code in (0, 2), result.output
         assert not Path("was_run").exists(), command
         if "mine" in options:

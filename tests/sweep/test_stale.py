@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import oodbench
-from oodbench.__main__ import main
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.results import stale
@@ -25,6 +24,7 @@ from oodbench.results.run_spec import State
 from oodbench.train import loop
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
+from tests.helpers import commands
 from tests.helpers.commands import mistake
 from tests.helpers.results.sweeps import first, records_of
 
@@ -91,7 +91,7 @@ def type_in(*words: str) -> Result:
     algorithms._classes.pop("SpreadRule", None)
     for module in ("my_method", "my_base", "my_losses"):
         sys.modules.pop(module, None)
-    return CliRunner().invoke(main, list(words), prog_name="oodbench")
+    return commands.type_in(*words)
 
 
 def write_project(folder: Path) -> None:

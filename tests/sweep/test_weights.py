@@ -6,12 +6,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import Rule, records_on
-from oodbench.sweep.__main__ import app
+from tests.helpers.commands import type_in
 from tests.helpers.results.sweeps import tiny, tiny_file
 
 pytestmark = pytest.mark.slow
@@ -20,9 +19,7 @@ SHORT: dict[str, Any] = {"algorithms": ["ERM"], "trials": 2, "steps": 10, "evalu
 
 
 def invoke(*arguments: str) -> str:
-    found = CliRunner().invoke(app, list(arguments))
-    assert found.exit_code == 0, found.output
-    return " ".join(found.stdout.split())
+    return " ".join(type_in("sweep", *arguments, code=0).stdout.split())
 
 
 def files(out: Path) -> set[str]:
