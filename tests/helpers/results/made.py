@@ -106,26 +106,20 @@ class Made(Making):
         error: str = "",
         hparams: dict[str, object] | None = None,
         validation: tuple[str, ...] = (),
-        options: dict[str, object] | None = None,
         constant: Mapping[str, object] | None = None,
-        ceiling: bool = False,
-        transductive: bool = False,
-        reference: bool = False,
+        **fields: Any,
     ) -> str:
-        """Add a run in a state; returns its id."""
+        """Add a run in a state, with further fields of its spec; returns its id."""
         made = spec(
             *(dataset, label, test),
             draw=draw,
             trial=trial,
-            options=options or {},
             hparams=hparams or {"lr": 0.1 / (1 + draw), "optimizer": "adam"},
             network="MLP",
             validation_environments=validation,
             steps=steps[-1],
             evaluate_every=steps[0],
-            ceiling=ceiling,
-            transductive=transductive,
-            reference=reference,
+            **fields,
         )
         self.runs[made.id] = made
         if state == "planned":
@@ -133,7 +127,7 @@ class Made(Making):
         training = [e for e in self.environments if e not in (*test, *validation)]
         provenance = {"oodbench": __version__, "commit": "0123456789abcdef", "host": "h"}
         records = []
-        for step in steps[-1:] if reference else steps:
+        for step in steps[-1:] if made.reference else steps:
             cost = {"training_seconds": seconds * step, "waiting_seconds": seconds * step / 8}
             cost |= {"memory_mb": memory} if memory else {}
             evaluations = [
