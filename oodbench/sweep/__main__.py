@@ -250,7 +250,8 @@ def cancel(sweep: Launched = "quickstart", plugin: Plugins = None) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
     load_plugins(plugin or ())
     results = _results(sweep)
-    count = sum(launcher.cancel(results) for launcher in submitters(results))
+    known = submitters(results, results.plan()["settings"])
+    count = sum(launcher.cancel(results) for launcher in known)
     terminal().say(f"{counted(count, 'job')} cancelled.")
 
 

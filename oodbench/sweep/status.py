@@ -50,7 +50,7 @@ def as_json(results: Directory) -> str:
 
 def watch(results: Directory, console: Terminal) -> None:
     """Show the status, refreshed, with a bar, until no run is queued or running."""
-    total = len(results.specs())
+    total = results.rows()["id"].nunique()
     bar = progress(console, total)
     task = bar.add_task("runs", total=total)
     with Live(console=console, auto_refresh=False) as live:

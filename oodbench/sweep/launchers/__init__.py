@@ -172,9 +172,8 @@ class Launcher(ABC):
         return 0
 
 
-def submitters(results: Directory) -> Iterator[Launcher]:
-    """All launchers; raises UserError if the launcher of these runs is not registered."""
-    settings = results.plan()["settings"]
+def submitters(results: Directory, settings: Mapping[str, Any]) -> Iterator[Launcher]:
+    """All launchers; raises UserError if the one of a plan with these settings is not registered."""
     hint = plugin_hint(settings.get("plugins", ()))
     launchers.get(settings.get("launcher", "local"), str(results.path), hint)
     return (launchers.get(name)() for name in launchers)
@@ -186,9 +185,9 @@ def states(results: Directory) -> dict[str, RunStatus]:
     The disk decides which runs have ended. For the others, the launcher that submitted a run may know
     whether it is queued, or can no longer be running.
     """
-    wanted = list(results.specs())
-    submitted: dict[str, RunStatus] = {}
-    for launcher in submitters(results):
+    stored, submitted = results.plan(), dict[str, RunStatus]()
+    wanted = list(stored["rows"]["id"].unique())
+    for launcher in submitters(results, stored["settings"]):
         known: object = launcher.states(results, wanted)
         if not isinstance(known, dict):
             who = f"the launcher {type(launcher).__name__}"
