@@ -1,5 +1,6 @@
 """What several test files share."""
 
+import gc
 import hashlib
 import os
 import random
@@ -8,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 from oodbench.arithmetic import prepare
@@ -46,6 +47,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     count, seed = config.getoption("--deal"), config.getoption("--deal-seed")
     return [f"dealt: {count} tests, --deal-seed '{seed}'"] if count is not None else []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays to the end: looking for garbage in it takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
