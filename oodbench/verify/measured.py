@@ -1,6 +1,5 @@
 """Our numbers for an experiment, read from the records of its sweeps."""
 
-import json
 import math
 
 import pandas as pd
@@ -21,16 +20,6 @@ class Measured(BaseModel):
     """A value for each trial, by `Target.key`."""
     provenance: dict[str, list[str]] = {}
     """The protocols, code, torch versions and data that produced the numbers."""
-
-    def text(self) -> str:
-        """The numbers as JSON, one line for each target."""
-        items = [
-            f' "{name}": {{\n'
-            + ",\n".join(f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in each.items())
-            + "\n }"
-            for name, each in self.model_dump().items()
-        ]
-        return "{\n" + ",\n".join(items) + "\n}\n"
 
 
 def read_values(target: Target, frames: Tables) -> list[float]:

@@ -5,7 +5,6 @@ computation that give ours, and how ours are read from them.
 """
 
 import math
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -152,11 +151,6 @@ class Experiment(BaseModel):
     """Default values of the targets' fields."""
     targets: tuple[Target, ...] = Field(min_length=1)
 
-    @cached_property
-    def by_key(self) -> dict[str, Target]:
-        """The targets by `key`, in their order."""
-        return {target.key: target for target in self.targets}
-
 
 def load_experiment(name: str) -> Experiment:
     """The experiment `name`; raises UserError for an unknown name or an invalid file."""
@@ -179,7 +173,7 @@ def load_experiment(name: str) -> Experiment:
             raise unknown("sweep", target.sweep, experiment.sweeps, str(path))
         if not target.sweep and experiment.compute is None:
             raise UserError(f"{path}: the target of {target.row} names no sweep")
-    if len(experiment.by_key) < len(experiment.targets):
+    if len({target.key for target in experiment.targets}) < len(experiment.targets):
         raise UserError(f"{path}: two targets have the same key")
     return experiment
 

@@ -38,7 +38,8 @@ def test_the_committed_list_of_pages_is_that_of_the_committed_results() -> None:
 
 @pytest.mark.parametrize("name", experiment_names())
 def test_committed_results_are_those_of_targets(name: str) -> None:
-    assert set(committed_results(DOCS, name).values) <= set(load_experiment(name).by_key)
+    keys = {target.key for target in load_experiment(name).targets}
+    assert committed_results(DOCS, name).values.keys() <= keys
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     values = {first.key: [1.0, 2.0], second.key: [399.0]}
     measured = Measured(values=values, provenance={"Data": ["f md5 0"]})
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "mine.json").write_text(measured.text())
+    (tmp_path / "results" / "mine.json").write_text(measured.model_dump_json())
     return tmp_path
 
 
