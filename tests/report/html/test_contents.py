@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from oodbench.report.cells import scores
-from oodbench.report.html import contents, render
+from oodbench.report.html import contents
 from oodbench.report.numbers import number
 from oodbench.report.statistics import paired_differences
 from oodbench.report.tables.leaderboard import is_mean, leaderboard
