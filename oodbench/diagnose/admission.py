@@ -6,7 +6,7 @@ ceiling a support-vector machine exceeds, ranks chance.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -58,15 +58,15 @@ class Figures:
 
     metric: str
     higher_is_better: bool
-    inside: Mapping[str, Value]
-    """ERM and the references in distribution, chosen by `train_val`; empty without `out` splits."""
     outside: Mapping[str, Value]
     """ERM and the references on the test environments."""
     ceilings: Mapping[str, Value]
     """The same, trained on what the test environments are like."""
-    late_gain: Value | None
+    inside: Mapping[str, Value] = field(default_factory=dict)
+    """ERM and the references in distribution, chosen by `train_val`; empty without `out` splits."""
+    late_gain: Value | None = None
     """What ERM gains in distribution in the last quarter of its steps; above 0 is better."""
-    tied: float
+    tied: float = 0.0
     """The share of trials, of ERM or of all rows, in which several draws have the best score."""
     rows: int = 0
     """The number of methods other than ERM, which `equal` and `half_width` are of."""
@@ -88,6 +88,20 @@ class Figures:
     def ceiling(self) -> Value | None:
         """The best value of the rows that are trained on what the test environments are like."""
         return self.ceilings[self.best(self.ceilings)] if self.ceilings else None
+
+    def over_erm(self, value: Value) -> float:
+        """How much better a value is than ERM's, in the metric's unit."""
+        return self.better(value[0], self.outside[ERM][0])
+
+    @property
+    def room(self) -> float | None:
+        """How much better the ceiling is than ERM; None without one, NaN where either diverged."""
+        return None if self.ceiling is None else self.over_erm(self.ceiling)
+
+    @property
+    def least_room(self) -> float:
+        """The least head-room of a dataset on which ERM has this value."""
+        return POINTS if is_proportion(self.metric) else SHARE * abs(self.outside[ERM][0])
 
 
 def figures(
@@ -168,14 +182,9 @@ def _tied(one: Chosen, rows: list[str]) -> float:
     return float((draws > 1).mean())
 
 
-def least_room(metric: str, erm: float) -> float:
-    """The least head-room of a dataset on which ERM has this value."""
-    return POINTS if is_proportion(metric) else SHARE * abs(erm)
-
-
 def checks(f: Figures) -> list[Check]:
     """The conditions of admission, each with what was found; open where that is undefined."""
-    (erm, _), proportion = f.outside[ERM], is_proportion(f.metric)
+    proportion, room = is_proportion(f.metric), f.room
     unit = 100.0 if proportion else 1.0
 
     def text(value: float, form: str = ".3g") -> str:
@@ -196,9 +205,8 @@ def checks(f: Figures) -> list[Check]:
         ended = _at_most(gain, np.maximum(NORMAL * error, slack / 2))
         gained = f"{text(gain, '+.3g')} ± {text(error, '.2g')}"
         found.append(Check("its gain at the end", gained, "none", ended))
-    least, room = least_room(f.metric, erm), f.ceiling and f.better(f.ceiling[0], erm)
-    left, holds = ("-", None) if room is None else (text(room), _at_most(least, room))
-    found.append(Check("head-room", left, f"at least {text(least)}", holds))
+    left, holds = ("-", None) if room is None else (text(room), _at_most(f.least_room, room))
+    found.append(Check("head-room", left, f"at least {text(f.least_room)}", holds))
     if f.ceiling is not None:
         best = f.best(f.outside)
         (value, of_best), (ceiling, of_ceiling) = f.outside[best], f.ceiling

@@ -1,6 +1,5 @@
 """The head-room of a dataset: how far ERM is from the constant answer and from the ceiling."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +15,12 @@ from oodbench.diagnose.admission import (
     Value,
     checks,
     figures,
-    least_room,
     value_of,
 )
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
-from oodbench.metrics import is_proportion
 from oodbench.report.cells import constant_values, reported_metrics
-from oodbench.report.numbers import UNDEFINED, gain, number, with_unit
+from oodbench.report.numbers import number, with_unit
 from oodbench.report.statistics import mean_and_error
 from oodbench.report.why import why
 from oodbench.results.directory import Directory
@@ -49,45 +46,26 @@ class HeadRoom:
 
     label: str
     tests: tuple[str, ...]
-    metric: str
-    higher_is_better: bool
     rule: str
-    """The selection rule of `erm` and `ceiling`."""
+    """The selection rule of ERM and the ceiling."""
     steps: int
     draws: int
     trials: int
     seconds: float
     """Mean seconds of training and evaluation of a run of ERM."""
-    erm: Value
     constant: Value | None
-    ceiling: Value | None
-    """ERM trained on what the test environment is like; None where the dataset has no option for it."""
-    own: Value | None
-    """ERM trained on the `in` splits of the test environments and scored on their `out` splits."""
     spearman: Value | None
     """Spearman's correlation, over all draws and trials of ERM, of each run's best score by `train_val`
     with its test value at that step, and its p-value. None where runs have no such scores."""
-    figures: Figures | None = None
-    """What the reference rows say, where they were trained, too."""
-
-    @property
-    def room(self) -> float | None:
-        """How much better than ERM the better one of `ceiling` and `own` is, in the metric's unit.
-
-        None without either, NaN where ERM or both diverged.
-        """
-        rooms = map(self._over_erm, filter(None, (self.ceiling, self.own)))
-        return max(rooms, key=lambda room: (not math.isnan(room), room), default=None)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the head-room suffices for a dataset of a board."""
-        return self.room is not None and self.room >= least_room(self.metric, self.erm[0])
+    figures: Figures
+    """Among its ceilings are `CEILING`, ERM trained on what the test environment is like, where the dataset
+    has an option for it, and `ALONE`, ERM trained on the `in` splits of the test environments and scored on
+    their `out` splits."""
 
     @property
     def is_at_chance(self) -> bool:
         """Whether ERM is no better than the constant answer."""
-        return self.constant is not None and self._over_erm(self.constant) >= 0
+        return self.constant is not None and self.figures.over_erm(self.constant) >= 0
 
     @property
     def is_on_the_line(self) -> bool | None:
@@ -95,9 +73,6 @@ class HeadRoom:
         if self.spearman is None:
             return None
         return self.spearman[0] > 0 and self.spearman[1] < LEVEL
-
-    def _over_erm(self, value: Value) -> float:
-        return (1 if self.higher_is_better else -1) * (value[0] - self.erm[0])
 
 
 def head_room(
@@ -150,24 +125,25 @@ def has_choice(dataset: Dataset) -> bool:
 
 def show(room: HeadRoom, console: Terminal) -> None:
     """Print the values, the head-room, and whether the dataset is on the line."""
+    figures, tests = room.figures, "+".join(room.tests)
+    metric = figures.metric
     runs = f"{room.draws} draws x {room.trials} trials of {room.steps} steps"
     each = f"{duration(room.seconds)} a run" if room.seconds >= 1 else "less than 1 s a run"
-    better = "higher" if room.higher_is_better else "lower"
+    better = "higher" if figures.higher_is_better else "lower"
     console.say(
-        f"{room.label}, test {'+'.join(room.tests)}: {with_unit(room.metric)}, {better} is better; {runs}, "
+        f"{room.label}, test {tests}: {with_unit(metric)}, {better} is better; {runs}, "
         f"{each}, chosen by {room.rule}"
     )
-    alone = f"ERM on {'+'.join(room.tests)} alone"
-    rows = {CONSTANT: room.constant, ERM: room.erm, CEILING: room.ceiling, alone: room.own}
-    if room.figures is not None:
-        others = {**room.figures.outside, **room.figures.ceilings}
-        rows |= {name: value for name, value in others.items() if name not in (ERM, CEILING, ALONE)}
-    texts = [(name, value_text(value, room.metric)) for name, value in rows.items()]
-    console.print(console.tables(("trained", room.metric), texts), soft_wrap=True)
+    names = {CEILING: CEILING, ALONE: f"ERM on {tests} alone"}
+    rows = {CONSTANT: room.constant, ERM: figures.outside[ERM]}
+    rows |= {shown: figures.ceilings.get(name) for name, shown in names.items()}
+    rows |= {n: v for n, v in figures.outside.items() if n != ERM}
+    rows |= {n: v for n, v in figures.ceilings.items() if n not in names}
+    texts = [(name, value_text(value, metric)) for name, value in rows.items()]
+    console.print(console.tables(("trained", metric), texts), soft_wrap=True)
     for sentence in verdicts(room):
         console.say(sentence)
-    if room.figures is not None:
-        show_checks(room.figures, console)
+    show_checks(figures, console)
 
 
 def show_checks(figures: Figures, console: Terminal) -> None:
@@ -183,15 +159,8 @@ def value_text(value: Value | None, metric: str) -> str:
 
 
 def verdicts(room: HeadRoom) -> list[str]:
-    """Sentences on the head-room and on the line."""
-    sentences = ["Head-room: unknown, as neither a ceiling nor the test alone can be trained."]
-    if room.room is not None:
-        unit = " points" if is_proportion(room.metric) else ""
-        least = "8 points" if unit else "15 % of ERM's loss"
-        than = "at least" if room.has_room else "less than"
-        sentences = [f"Head-room: {gain(room.room, room.metric)}{unit}, {than} {least}."]
-        if math.isnan(room.room):
-            sentences = [f"Head-room: {UNDEFINED}, as the value of ERM or of the ceiling is."]
+    """Sentences on chance and on the line."""
+    sentences = []
     if room.is_at_chance:
         sentences.append("ERM is no better than the constant answer.")
     if room.spearman is not None:
@@ -263,27 +232,23 @@ def _compared(
         raise UserError(f"{counted(len(failed), 'run')} failed: {failed['error'].iloc[0]}")
     cell, names = why(frames, label=ERM), [_of(CEILING, row) for row in rows]
     ceilings = {name: value_of(why(frames, label=name)) for name in names if name in labels}
-    alone = {} if own is None else {r: _on_its_own(own, higher, _of(ALONE, r)) for r in rows}
-    both = ceilings | {_of(ALONE, row): value for row, value in alone.items() if value}
+    if own is not None:
+        alone = {_of(ALONE, r): _on_its_own(own, higher, _of(ALONE, r)) for r in rows}
+        ceilings |= {name: value for name, value in alone.items() if value}
     reported = reported_metrics(frames)[0]
     constant = constant_values(judge(frames).places, reported).groupby("trial")["value"].mean()
     spent = runs["training_seconds"] + runs["evaluation_seconds"]
     return HeadRoom(
         label=dataset.label,
         tests=tuple(dataset.test_environments),
-        metric=cell.metric,
-        higher_is_better=higher,
         rule=cell.rule,
         steps=int(budget["steps"]),
         draws=int(budget["hparam_draws"]),
         trials=int(budget["trials"]),
         seconds=float(spent[runs["label"] == ERM].mean()),
-        erm=value_of(cell),
         constant=mean_and_error(constant) if len(constant) else None,
-        ceiling=ceilings.get(CEILING),
-        own=alone.get(ERM),
         spearman=_spearman(frames),
-        figures=figures(frames, both, cell.metric, higher) if len(rows) > 1 else None,
+        figures=figures(frames, ceilings, cell.metric, higher),
     )
 
 

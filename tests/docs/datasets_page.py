@@ -4,12 +4,22 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from pydantic import TypeAdapter
 
 from oodbench.datasets import Dataset, datasets, make
-from oodbench.diagnose.head_room import HeadRoom, has_choice, head_room, show, value_text
+from oodbench.diagnose.admission import ERM
+from oodbench.diagnose.head_room import (
+    ALONE,
+    CEILING,
+    HeadRoom,
+    has_choice,
+    head_room,
+    show,
+    value_text,
+)
 from oodbench.errors import UserError, unknown
 from oodbench.files import write_whole
 from oodbench.metrics import is_proportion
@@ -27,6 +37,8 @@ OF_ONES_OWN = ("FrozenFeatures", "HuggingFace", "ImageFolder", "Manifest", "Tabl
 """Datasets that read the user's own files."""
 
 RHO = "\N{GREEK SMALL LETTER RHO}"
+
+ROOMS = TypeAdapter(dict[str, HeadRoom])
 
 app = commands(__doc__)
 
@@ -73,17 +85,12 @@ def write_page(
 def measured(docs: Path) -> dict[str, HeadRoom]:
     """The figures beside the page in `docs`, by dataset."""
     path = docs / MEASURED
-    texts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {name: HeadRoom(**_with_tuples(text)) for name, text in texts.items()}
+    return ROOMS.validate_json(path.read_bytes()) if path.is_file() else {}
 
 
 def pictures(docs: Path) -> list[str]:
     """The datasets whose contact sheet is beside the page."""
     return sorted((p.stem for p in (docs / "datasets").glob("*.png")), key=str.casefold)
-
-
-def _with_tuples(text: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in text.items()}
 
 
 def _here(name: str, data_dir: Path | None) -> Dataset | None:
@@ -121,17 +128,20 @@ def _licence(name: str) -> str:
 
 
 def _cells(name: str, room: HeadRoom) -> list[str]:
-    values = (room.constant, room.erm, room.ceiling, room.own)
-    unit = " (%)" if is_proportion(room.metric) else ""
+    figures = room.figures
+    erm, like_test, alone = figures.outside[ERM], *map(figures.ceilings.get, (CEILING, ALONE))
+    values = (room.constant, erm, like_test, alone)
+    unit = " (%)" if is_proportion(figures.metric) else ""
     rho = "-" if room.spearman is None else f"{room.spearman[0]:+.2f}"
-    verdict = "at chance" if room.is_at_chance else "yes" if room.has_room else "no"
+    has_room = figures.room is not None and figures.room >= figures.least_room
+    verdict = "at chance" if room.is_at_chance else "yes" if has_room else "no"
     return [
         name,
         datasets.get(name).metadata.shift,
         ", ".join(room.tests),
-        room.metric + unit,
-        *(value_text(value, room.metric) for value in values),
-        "-" if room.room is None else gain(room.room, room.metric),
+        figures.metric + unit,
+        *(value_text(value, figures.metric) for value in values),
+        "-" if figures.room is None else gain(figures.room, figures.metric),
         verdict,
         f"**{rho}**" if room.is_on_the_line else rho,
         f"{room.draws} x {room.trials} x {room.steps}",
