@@ -209,8 +209,6 @@ def _ready(
     judged = np.zeros(len(runs), dtype=bool)
     judged[frozen["run"]] = True
     ended = runs["state"].isin(COMPLETE).to_numpy() & (live | judged)
-    if not live.any():
-        return ended
     ids = pd.Index(runs["id"])
     run, source = (ids.get_indexer(pd.Index(evidence[name])) for name in ("id", "source"))
     judged[run] = True

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Marks = set[tuple[int, int]]
 """(row, column) of some cells."""
+Styles = dict[tuple[int, int], str]
+"""How the text of some cells is shown, by (row, column)."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,12 @@ class Block:
     explains_bold: bool = False
     """Whether the title says what is bold; elsewhere it is the best value."""
 
-    @property
-    def grey_places(self) -> Marks:
-        """The cells of the grey rows."""
+    def styles(self, best: str, underlined: str, grey: str, in_paper: bool = False) -> Styles:
+        """The style of each cell that has one: papers underline the runners-up, others what is near."""
+        places = dict.fromkeys(self.second if in_paper else self.near, underlined)
+        places |= dict.fromkeys(self.best, best)
         rows = range(len(self.rows) - self.grey, len(self.rows))
-        return {(row, column) for row in rows for column in range(len(self.header))}
+        return places | {(row, c): grey for row in rows for c in range(len(self.header))}
 
     def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
         """The block with these rows and columns alone; their cells keep their marks."""
@@ -118,7 +121,7 @@ def to_terminal(
         for block in tables.blocks:
             console.say(block.title)
             ranked = block.ranked if block.ranked < len(block.rows) else 0
-            styles = _by_place(block, "bold", block.near, "underline", "bright_black")
+            styles = block.styles("bold", "underline", "bright_black")
             table = console.tables(
                 block.header, block.rows, keys=block.keys, line_after=ranked, styles=styles
             )
@@ -133,18 +136,9 @@ def to_terminal(
     return capture.get()
 
 
-def _by_place(
-    block: Block, best: str, near: Iterable[tuple[int, int]], underlined: str, grey: str
-) -> dict[tuple[int, int], str]:
-    marks = dict.fromkeys(near, underlined) | dict.fromkeys(block.best, best)
-    return marks | dict.fromkeys(block.grey_places, grey)
-
-
-def _marked(
-    block: Block, render: Callable[[str], str], marks: Mapping[tuple[int, int], str]
-) -> list[list[str]]:
+def _marked(block: Block, render: Callable[[str], str], styles: Styles) -> list[list[str]]:
     return [
-        [marks.get((r, c), "{}").format(render(cell)) for c, cell in enumerate(row)]
+        [styles.get((r, c), "{}").format(render(cell)) for c, cell in enumerate(row)]
         for r, row in enumerate(block.rows)
     ]
 
@@ -164,8 +158,7 @@ def _tabulated(block: Block, style: str) -> str:
 
     escaped: Callable[[str], str] = _markdown_escaped if style == "pipe" else escape
     best, grey = ("**{}**", "*{}*") if style == "pipe" else ("<b>{}</b>", "<i>{}</i>")
-    marks = _by_place(block, best, block.near, "<u>{}</u>", grey)
-    rows = _marked(block, escaped, marks)
+    rows = _marked(block, escaped, block.styles(best, "<u>{}</u>", grey))
     align = [*["left"] * block.keys, *["right"] * (len(block.header) - block.keys)]
     header = list(map(escaped, block.header))
     return tabulate(rows, header, style, disable_numparse=True, colalign=align)
@@ -222,8 +215,8 @@ def latex(tables: Sheet) -> str:
 
 
 def _tabular(block: Block) -> str:
-    styles = (r"\textbf{{{}}}", block.second, r"\underline{{{}}}", r"\textcolor{{gray}}{{{}}}")
-    cells = _marked(block, _latex_cell, _by_place(block, *styles))
+    styles = (r"\textbf{{{}}}", r"\underline{{{}}}", r"\textcolor{{gray}}{{{}}}")
+    cells = _marked(block, _latex_cell, block.styles(*styles, in_paper=True))
     rows = [f"{' & '.join(row)} \\\\" for row in cells]
     if 0 < block.ranked < len(rows):
         rows.insert(block.ranked, r"\midrule")
