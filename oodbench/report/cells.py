@@ -133,12 +133,6 @@ def scores(table: pd.DataFrame, kind: str = METHOD) -> pd.DataFrame:
     return values[names].reset_index(drop=True)
 
 
-def main_metrics(runs: pd.DataFrame) -> dict[str, str]:
-    """The metric of each dataset that has a started run."""
-    started = runs[["dataset_label", "metric"]].dropna().drop_duplicates("dataset_label")
-    return dict(started.itertuples(index=False, name=None))
-
-
 def reported_metrics(
     tables: Tables, metric: str | None = None
 ) -> tuple[dict[str, str], dict[str, bool]]:
@@ -149,7 +143,7 @@ def reported_metrics(
     """
     runs, columns = tables.runs, ["dataset_label", "metric", "higher_is_better"]
     started = runs[columns].dropna(subset=["metric"]).drop_duplicates("dataset_label")
-    main = main_metrics(runs)
+    main = dict(zip(started["dataset_label"], started["metric"], strict=True))
     directions = zip(started["metric"], started["higher_is_better"], strict=True)
     higher = {str(m): bool(up) for m, up in directions}
     if metric is not None:

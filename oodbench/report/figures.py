@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_file
 from oodbench.metrics import is_proportion
-from oodbench.report.cells import cells, main_metrics, scores
+from oodbench.report.cells import cells, reported_metrics, scores
 from oodbench.report.comparison import gains
 from oodbench.report.numbers import scale, unit_of_gains, with_unit
 from oodbench.results.tables import CELL, Tables, records_at, records_of
@@ -195,7 +195,7 @@ def _panels(
     points = best.merge(_inside_and_test(records, one.runs), on=["id", "step"], how="left")
     chosen = one.runs[["id"]].merge(best.loc[best["chosen"], [*CELL, "id"]], on="id")
     curves = _inside_and_test(records_of(frames.records, chosen["id"]), one.runs)
-    curves, metrics = chosen.merge(curves, on="id"), main_metrics(one.runs)
+    curves, (metrics, _) = chosen.merge(curves, on="id"), reported_metrics(frames)
     there = points.loc[points[["inside", "test"]].notna().all(axis=1), "dataset_label"]
     datasets = [d for d in points["dataset_label"].unique() if d in set(there)]
     if not datasets:
