@@ -149,12 +149,8 @@ def test_the_data_of_the_packages_board_are_those_of_today(dataset: str) -> None
     ],
 )
 def test_what_trained_some_runs_is_said_in_short(machine: str, name: str) -> None:
-    made: dict[str, Any] = {
-        "oodbench": "0.2.0",
-        "torch": "2.9",
-        "machine": machine,
-        "device": "cpu",
-    }
+    made: dict[str, Any] = {"oodbench": "0.2.0", "torch": "2.9", "machine": machine}
+    made |= {"device": "cpu"}
     assert made_by([made, made, {}]) == f"oodbench 0.2.0, torch 2.9, {name}"
     others = [made, made | {"torch": "2.8", "device": "cuda:0", "arithmetic": "native"}]
     assert made_by(others) == (

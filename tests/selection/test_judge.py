@@ -435,18 +435,6 @@ def test_draws_that_tie_are_averaged_and_the_first_is_chosen(tmp_path: Path) -> 
     )
 
 
-def test_cells_are_apart(tmp_path: Path) -> None:
-    runs = [
-        Trained({0: out(0.1, 0.1), 5: out(0.2, 0.2)}, label="IRM"),
-        Trained({0: out(0.9, 0.9), 5: out(0.8, 0.8)}, label="ERM"),
-        Trained({0: out(0.9, 0.9), 5: out(0.8, 0.8)}, dataset="E", metric="mse"),
-        Trained({0: out(0.9, 0.9), 5: out(0.9, 1.0)}, trial=1),
-    ]
-    chosen = choose(load(tmp_path, runs))
-    cells = chosen[["dataset_label", "label", "trial", "step"]].to_numpy().tolist()
-    assert cells == [["D", "ERM", 0, 0], ["D", "ERM", 1, 5], ["D", "IRM", 0, 5], ["E", "ERM", 0, 5]]
-
-
 def allowed(frames: Tables, rule: str) -> pd.Series:
     """Whether the rule may see a row, by the words of its definition."""
     runs = frames.runs.set_index("id")
