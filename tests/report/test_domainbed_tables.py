@@ -10,7 +10,7 @@ from oodbench.results.domainbed import import_sweep
 from oodbench.results.read import read_results
 from oodbench.selection.judge import choose
 from tests.helpers.results.domainbed import STEPS, Accuracies, sweep, write
-from tests.helpers.results.made import leaderboard, report
+from tests.helpers.results.made import Made, leaderboard, report
 
 
 def by_hand(made: dict[Any, Accuracies], test: int, trial: int) -> list[float]:
@@ -105,3 +105,14 @@ def test_the_commands(tmp_path: Path) -> None:
     assert made[0] == 0 and "holds 24 runs of" in made[1]
     shown = report("table", tmp_path / "out", "--rule", "domainbed", "--format", "latex")
     assert shown[0] == 0 and "Debug28: test-domain validation set" in shown[1]
+
+
+def test_a_validation_environment_is_no_training_domain(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+
+    def curve(environment: str, split: str, step: int) -> float:
+        return step / 50 if environment == "c" else 1 - step / 100
+
+    made.add("D", "ERM", ("a",), 0, curve, validation=("c",))
+    block = tables(read_results(made.results)).blocks[0]
+    assert block.rows[0][1] == "90.0 ± 0.0"  # of the first step, by environment b alone
