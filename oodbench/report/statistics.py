@@ -9,7 +9,7 @@ is best.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,21 +152,15 @@ def each_mean_and_error(
 ) -> tuple[Numbers, Numbers]:
     """`mean_and_error`, to the bit, of the values (n,) of each code below `size`; NaN where none are."""
     means, errors = np.full(size, np.nan), np.full(size, np.nan)
-    for codes, table in _by_size(values, code):
-        n = table.shape[1]
+    counts = np.bincount(code)
+    order, starts = np.argsort(code, kind="stable"), np.cumsum(counts) - counts
+    for n in np.unique(counts[counts > 0]):  # codes with equally many values are a table
+        codes = np.flatnonzero(counts == n)
+        table = values[order[starts[codes, None] + np.arange(n)]]
         means[codes] = table.mean(axis=1)
         if n >= least:
             errors[codes] = table.std(axis=1, ddof=1) / math.sqrt(n)
     return means, errors
-
-
-def _by_size(values: Numbers, code: Integers) -> Iterator[tuple[Integers, Numbers]]:
-    """Yield the codes that have equally many values, and these as a table with one row per code."""
-    counts = np.bincount(code)
-    order, starts = np.argsort(code, kind="stable"), np.cumsum(counts) - counts
-    for n in np.unique(counts[counts > 0]):
-        codes = np.flatnonzero(counts == n)
-        yield codes, values[order[starts[codes, None] + np.arange(n)]]
 
 
 def plain_mean(values: npt.ArrayLike) -> float:
