@@ -64,14 +64,15 @@ def forget() -> None:
 def test_a_sweep_names_a_rule_and_a_launcher_of_its_plugin(folder: Path) -> None:
     file = str(tiny_file(folder, **SHORT, **NAMED))
     type_in("sweep", "launch", file, "--launcher", "here", "--yes", "--out", "out", code=0)
-    for words in (
-        ("report", "table", "out"),
-        ("report", "why", "out", "--rule", "train_in"),
-        ("report", "figure", "curves", "out", "--out", "curves.svg"),
-        ("report", "html", "out"),
-        ("sweep", "status", "out"),
-        ("sweep", "cancel", "out"),
+    for typed in (
+        "report table out",
+        "report why out --rule train_in",
+        "report figure curves out --out curves.svg",
+        "report html out",
+        "sweep status out",
+        "sweep cancel out",
     ):
+        words = typed.split()
         forget()
         refused = " ".join(type_in(*words, code=2).output.split())
         assert "--plugin my_rules" in refused and "train_in" not in selection_rules
