@@ -128,7 +128,7 @@ def test_the_ported_update_of_the_guide_trains(kind: str) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(before, weights(algorithm), strict=True))
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [4, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", METHODS)
 def test_micro_batches_give_the_gradients_of_the_whole_batch(name: str, count: int) -> None:
     """Six examples in two micro-batches, and in three: four of equal size there cannot be."""
