@@ -12,15 +12,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-import oodbench
 from oodbench.datasets import datasets, make
 from oodbench.errors import UserError
 from oodbench.sweep.file import Sweep, validate
 from oodbench.version import __version__
-from tests.conftest import made_once
-from tests.helpers.algorithms.plugins import plugins_in
-from tests.helpers.commands import run
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, blocks
 
 PAGES = [
     ROOT / "README.md",
@@ -75,57 +71,15 @@ def test_a_release_is_archived_after_it_is_published() -> None:
     assert notes is not None and (ROOT / notes[1]).is_file()
 
 
-def blocks(page: str, language: str) -> list[str]:
-    """The code of a page of docs/ in one language."""
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
-
-
-GUIDES = [
-    *("RiskSpread", "MedianGradient", "TwoSteps", "RunningRisks", "NextDoorMixup"),
-    *("TwoViews", "GradientNorm", "XRM_IRM"),
-]
-"""The methods of the guide."""
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which a sweep with the guides' methods and dataset was launched."""
-    return made_once(tmp_path_factory, "guides", launch_guides)
-
-
-def launch_guides(folder: Path) -> None:
-    (folder / "my_method.py").write_text("\n".join(blocks("guide/add_algorithm.md", "python")))
-    (folder / "turning_line.py").write_text(blocks("tutorials/add_a_dataset.md", "python")[0])
-    rows = ["ERM", *GUIDES]
-    sweep = {
-        "name": "mine",
-        "datasets": ["TurningLine"],
-        "algorithms": rows,
-        "trials": 1,
-        "steps": 4,
-    }
-    (folder / "mine.yaml").write_text(yaml.safe_dump(sweep))
-    launch = ("launch", "mine.yaml", "--yes", "--launcher", "debug")
-    with plugins_in(folder, "my_method", "turning_line"):
-        done = run(*launch, "--plugin", "my_method", "--plugin", "turning_line")
-    assert done.exit_code == 0, done.output
-
-
-@pytest.mark.slow
-def test_the_guides_methods_and_dataset_run(trained: Path) -> None:
-    records = oodbench.load(trained / "results" / "mine")
-    assert set(records["algorithm"]) == {"ERM", *GUIDES}
-    assert set(records["state"]) == {"done"}
-
-
-def test_the_guides_dataset_has_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_datasets_of_the_guides_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_classes", dict(datasets.items()))
-    (code,) = blocks("guide/add_dataset.md", "python")
-    exec(code, {"__name__": "clouds"})
+    for page in ("guide/add_dataset.md", "tutorials/add_a_dataset.md"):
+        exec(blocks(f"docs/{page}")[0], {"__name__": "guides"})
     found = make("Clouds", {"size": 50, "environments": 4}).load(0)
     assert [len(e.y) for e in found.values()] == [50] * 4
     with pytest.raises(UserError, match=r"'sizes' .*; did you mean size"):
         make("Clouds", {"sizes": 50})
+    assert [len(e.y) for e in make("TurningLine", {}).load(0).values()] == [400] * 4
 
 
 def shown_commands() -> list[str]:
@@ -160,7 +114,7 @@ def test_every_command_that_is_shown_is_there() -> None:
 
 
 def test_the_guide_has_every_key_of_a_sweep() -> None:
-    (text,) = blocks("guide/sweep.md", "yaml")
+    (text,) = blocks("docs/guide/sweep.md", "yaml")
     assert set(Sweep.model_fields) - set(yaml.safe_load(text)) == {"protocol"}
     validate(yaml.safe_load(text), "docs/guide/sweep.md")
 

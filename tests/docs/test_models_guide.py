@@ -15,14 +15,7 @@ import oodbench
 from oodbench.errors import UserError
 from oodbench.sweep.__main__ import app
 from tests.helpers.commands import python
-from tests.helpers.paths import ROOT
-
-GUIDE = ROOT / "docs" / "guide"
-
-
-def script_of(page: str) -> str:
-    """The Python of a page."""
-    return "\n".join(re.findall(r"```python\n(.*?)```", (GUIDE / page).read_text(), re.S))
+from tests.helpers.paths import blocks
 
 
 @pytest.mark.nightly
@@ -30,7 +23,7 @@ def test_the_guide_of_python_runs_as_a_script(tmp_path: Path) -> None:
     end = (
         "\nprint(model.step, len(numbers), type(numbers).__name__, set(results.plan()['state']))\n"
     )
-    (tmp_path / "script.py").write_text(script_of("python.md") + end)
+    (tmp_path / "script.py").write_text("\n".join(blocks("docs/guide/python.md")) + end)
     done = python(tmp_path, "script.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "20 3 DataFrame {'done'}"
@@ -60,9 +53,9 @@ def test_its_model_of_a_table_predicts_new_rows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     frame = train_patients(tmp_path)
-    (block,) = (b for b in re.split(r"```", (GUIDE / "models.md").read_text()) if "DataFrame" in b)
+    (code,) = (c for c in blocks("docs/guide/models.md") if "DataFrame" in c)
     names: dict[str, Any] = {"oodbench": oodbench}
-    exec(block.removeprefix("python"), names)
+    exec(code, names)
     model = names["model"]
     assert names["guesses"] == ["no", "yes"]
     assert model.dataset.read(frame[200:]).equal(model.dataset.load(0)["Delft"].x)
@@ -100,7 +93,7 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
         launched = CliRunner().invoke(app, ["launch", f"{name}.yaml", *options])
         assert launched.exit_code == 0, launched.output
     train_patients(tmp_path)
-    script = script_of("models.md")
+    script = "\n".join(blocks("docs/guide/models.md"))
     assert set(re.findall(r"import (\S+)", script)) == {"oodbench", "pandas", "torch"}
     names: dict[str, Any] = {}
     exec(script.replace("guesses = [model.classes[k]", "named = [model.classes[k]"), names)

@@ -12,14 +12,11 @@ from PIL import Image
 from oodbench.datasets import make
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.plan import make_plan
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, blocks
 
 TEXT = (ROOT / "docs" / "guide" / "own_data.md").read_text()
+SWEEPS = blocks("docs/guide/own_data.md", "yaml")
 RECIPE = ROOT / "docs" / "guide" / "own_data"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
 
 
 def test_its_sweep_of_a_table_can_be_planned(tmp_path: Path) -> None:
@@ -27,7 +24,7 @@ def test_its_sweep_of_a_table_can_be_planned(tmp_path: Path) -> None:
     for i, name in enumerate(("Leiden", "Rotterdam", "Utrecht") * 10):
         rows.append(f"{40 + i},{i % 7},{i % 4},{'relapse' if i % 2 else 'none'},{name}")
     (tmp_path / "mine.csv").write_text("\n".join(rows))
-    plan = make_plan(validate(yaml.safe_load(blocks("yaml")[0]), "own_data.md"), tmp_path)
+    plan = make_plan(validate(yaml.safe_load(SWEEPS[0]), "own_data.md"), tmp_path)
     assert len(plan.runs) == 9
     assert {r.test_environments for r in plan.runs.values()} == {("Leiden",)}
 
@@ -42,7 +39,7 @@ def test_its_sweep_of_images_in_folders_can_be_planned(
             for j in range(10):
                 Image.new("RGB", (16, 16), (i * 90, k * 90, j)).save(folder / f"{j}.png")
     monkeypatch.chdir(tmp_path)
-    plan = make_plan(validate(yaml.safe_load(blocks("yaml")[1]), "own_data.md"), None)
+    plan = make_plan(validate(yaml.safe_load(SWEEPS[1]), "own_data.md"), None)
     assert len(plan.runs) == 18
     assert {r.test_environments for r in plan.runs.values()} == {("bright",), ("dark",), ("dim",)}
 

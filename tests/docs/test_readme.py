@@ -18,17 +18,13 @@ from oodbench.results.tables import Tables, subset
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, blocks
 from tests.helpers.results.sweeps import SPIRALS
 
 pytestmark = pytest.mark.slow
 
 PLACES = ("Leiden", "Rotterdam", "Utrecht")
 README = (ROOT / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +40,12 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     rows = ("nodes,target,environment", *(f"{n},{n % 2},{e}" for n in range(9) for e in PLACES))
     Path("patients.csv").write_text("\n".join(rows) + "\n")
-    (sweep,) = (validate(yaml.safe_load(text), "README.md") for text in blocks("yaml"))
+    (sweep,) = (validate(yaml.safe_load(text), "README.md") for text in blocks("README.md", "yaml"))
     assert len(make_plan(sweep).runs) == 3 * 3
 
 
 def test_its_leaderboard_is_the_boards(frames: Tables) -> None:
-    (shown,) = blocks("text")
+    (shown,) = blocks("README.md", "text")
     trained = frames.runs.query(f"trial < {TRIALS} and dataset_label == '{DATASET}'")
     board = leaderboard(subset(frames, trained))
     found = board.frame.query("environment == 'mean'").set_index("label")
@@ -69,7 +65,7 @@ def test_its_leaderboard_is_the_boards(frames: Tables) -> None:
 def test_its_leaderboard_is_what_quickstart_prints(tmp_path: Path) -> None:
     done = python(tmp_path, "-m", "oodbench.board", "quickstart", COLUMNS="80")
     assert done.returncode == 0, done.stderr
-    (shown,) = blocks("text")
+    (shown,) = blocks("README.md", "text")
     printed = [line.split() for line in done.stdout.splitlines()]
     assert [line for line in shown.splitlines() if line.split() not in printed] == []
     # the bare launch, typed next in the same folder, has a directory of its own
@@ -119,7 +115,7 @@ def test_its_picture_is_what_is_drawn_now(frames: Tables, tmp_path: Path) -> Non
 
 
 def test_its_sweep_in_python_makes_its_table(tmp_path: Path) -> None:
-    script, _ = blocks("python")
+    script, _ = blocks("README.md")
     assert len(script.splitlines()) <= 8
     smaller = {"trials=8, hparam_draws=8, steps=600": "trials=2, hparam_draws=2, steps=20"}
     for written, small in smaller.items():
@@ -133,7 +129,7 @@ def test_its_sweep_in_python_makes_its_table(tmp_path: Path) -> None:
 
 
 def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
-    _, method = blocks("python")
+    _, method = blocks("README.md")
     (tmp_path / "my_method.py").write_text(method)
     sweep = {"name": "mine", "datasets": [SPIRALS], "algorithms": ["ERM", "MySD"], "trials": 2}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sweep | {"steps": 40}))
@@ -145,7 +141,7 @@ def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_its_algorithm_keeps_the_requirements(tmp_path: Path) -> None:
-    _, method = blocks("python")
+    _, method = blocks("README.md")
     (tmp_path / "my_method.py").write_text(method)
     check = "import my_method; from oodbench.conformance import check_algorithm; check_algorithm('MySD')"
     checked = python(tmp_path, "-c", check)

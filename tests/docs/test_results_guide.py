@@ -20,10 +20,11 @@ from oodbench.results.predictions import Predictions
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.tasks import Task
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, blocks
 from tests.helpers.results.sweeps import TINY, ended, first
 
-PAGE = (ROOT / "docs" / "guide" / "results_format.md").read_text()
+GUIDE = "docs/guide/results_format.md"
+PAGE = (ROOT / GUIDE).read_text()
 WORDS = {
     pa.string(): "text",
     REPEATED: "text",
@@ -31,10 +32,6 @@ WORDS = {
     pa.int32(): "integer",
     pa.float64(): "number",
 }
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.S)
 
 
 def described(name: str) -> list[tuple[str, str]]:
@@ -62,7 +59,7 @@ def test_a_metric_of_ones_own_is_recorded_or_computed_from_predictions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metrics, "_classes", dict(metrics.items()))
-    for code in blocks("python"):
+    for code in blocks(GUIDE):
         if "@register" in code:
             exec(code, {"__name__": "guide"})
     values = values_of_examples(Task("multiclass", 3), torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -92,10 +89,10 @@ def test_pandas_and_duckdb_make_the_leaderboard(
     wanted = table("results/mine", rule="train_val").frame
     wanted = wanted[wanted["environment"].eq("mean") & wanted["kind"].eq("method")]
     wanted = wanted.set_index("label")[["mean", "stderr", "n"]].sort_index()
-    (code,) = (text for text in blocks("python") if "leaderboard =" in text)
+    (code,) = (text for text in blocks(GUIDE) if "leaderboard =" in text)
     names: dict[str, pd.DataFrame] = {}
     exec(code, names)
-    (query,) = blocks("sql")
+    (query,) = blocks(GUIDE, "sql")
     relation = duckdb.sql(query)
     assert relation is not None
     by_sql = relation.df().set_index("label")[["mean", "sem", "n"]]
@@ -107,7 +104,7 @@ def test_pandas_and_duckdb_make_the_leaderboard(
 @pytest.mark.slow
 def test_pandas_alone_makes_the_mean_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    codes = {name: code for code in blocks("python") for name in NAMED if name in code}
+    codes = {name: code for code in blocks(GUIDE) for name in NAMED if name in code}
     lines = codes["judge("].splitlines()
     ours: dict[str, Any] = {}
     exec("\n".join([*lines[:-1], f"wanted = {lines[-1]}"]), ours)
@@ -126,7 +123,7 @@ def test_pandas_alone_makes_the_mean_ranks(folder: Path, monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_lines_of_a_run_are_a_table(folder: Path, tmp_path: Path) -> None:
     run = ended(first(), tmp_path / "runs" / first().id)
-    (shown,) = map(json.loads, blocks("json"))
+    (shown,) = map(json.loads, blocks(GUIDE, "json"))
     lines = pd.read_json(run.path / "metrics.jsonl", lines=True)
     kinds = {re.sub("[/(].*", "", key) for key in map(str, lines)}
     assert kinds >= {"step", "mse", "training_seconds", "loss"}

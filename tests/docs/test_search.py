@@ -1,6 +1,5 @@
 """The guide's search with optuna."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from oodbench.results.directory import Directory
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.plan import make_plan
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import blocks
 
 SMALLER = {
     "DRAWS, TRIALS, WORKERS = 40, [0, 1], 4": "DRAWS, TRIALS, WORKERS = 11, [0], 2",
@@ -20,8 +19,7 @@ SMALLER = {
 
 @pytest.mark.nightly
 def test_the_search_of_the_guide_goes_on_where_it_was_and_is_a_sweep(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "guide" / "search.md").read_text()
-    (script,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (script,) = blocks("docs/guide/search.md")
     for written, small in SMALLER.items():
         assert written in script
         script = script.replace(written, small)

@@ -1,6 +1,5 @@
 """What every method has: environments of a step, warm-up, clipping, accumulation, a start of the head."""
 
-import re
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -25,7 +24,7 @@ from oodbench.networks.base import Network
 from oodbench.tasks import Kind, Task
 from oodbench.train.run import on_host
 from tests.helpers.algorithms.methods import OURS
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import blocks
 
 METHODS = [n for n in OURS if algorithms.get(n).trains_network]
 
@@ -117,8 +116,7 @@ def test_a_metric_of_some_steps_alone_is_told() -> None:
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
 def test_the_ported_update_of_the_guide_trains(kind: str) -> None:
-    page = (ROOT / "docs" / "guide" / "from_domainbed.md").read_text()
-    (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.S) if "minibatches" in c)
+    (code,) = (c for c in blocks("docs/guide/from_domainbed.md") if "minibatches" in c)
     names: dict[str, Any] = {"torch": torch}
     exec(code, names)
     ported = type("Ported", (Algorithm,), {"update": names["update"]})

@@ -1,7 +1,6 @@
 """The methods of the guide, as a user's plug-in: they resume, and are trained as one program."""
 
 import importlib
-import re
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import blocks
 from tests.helpers.results.sweeps import tiny
 
 TOGETHER = [
@@ -34,9 +33,8 @@ SETTINGS = TrainSettings()
 @pytest.fixture(scope="module", autouse=True)
 def guides_methods(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Imports the guide's code from a module of the user's."""
-    text = (ROOT / "docs" / "guide" / "add_algorithm.md").read_text()
     folder = tmp_path_factory.mktemp("guide")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.S))
+    code = "\n".join(blocks("docs/guide/add_algorithm.md"))
     (folder / "guides_methods.py").write_text(code)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
@@ -52,13 +50,13 @@ def specs(name: str) -> list[RunSpec]:
     return list(tiny(**values, steps=45, evaluate_every=15).runs.values())
 
 
-@pytest.mark.parametrize("name", [*TOGETHER, "TwoSteps"])
+@pytest.mark.parametrize("name", [*TOGETHER, "TwoSteps", "XRM_IRM"])
 def test_it_resumes_bit_for_bit(name: str) -> None:
     resumes_exactly(algorithms.get(name), TASKS["binary"])
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", [*TOGETHER, "TwoSteps"])
+@pytest.mark.parametrize("name", [*TOGETHER, "TwoSteps", "XRM_IRM"])
 def test_it_keeps_all_requirements(name: str) -> None:
     check_algorithm(name, lambda line: None)
 

@@ -1,6 +1,5 @@
 """Plug-ins of a test: modules that are found in its folder, and forgotten afterwards."""
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from oodbench.networks.base import networks
 from oodbench.registry import Registry
 from oodbench.selection import selection_rules
 from oodbench.sweep.launchers import launchers
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import blocks
 
 REGISTRIES: tuple[Registry[Any], ...] = (
     *(algorithms, datasets, metrics, networks, selection_rules, launchers),
@@ -43,9 +42,8 @@ def plugins_in(folder: Path, *modules: str) -> Iterator[None]:
 @contextmanager
 def rules_of_the_guide() -> Iterator[None]:
     """Register `worst_val` and `smooth_val`, which the guide defines."""
-    page = (ROOT / "docs" / "guide" / "protocol.md").read_text()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection_rules, "_classes", dict(selection_rules.items()))
-        for code in re.findall(r"```python\n(.*?)```", page, re.S):
+        for code in blocks("docs/guide/protocol.md"):
             exec(code, {"__name__": "rules_of_the_guide"})
         yield
