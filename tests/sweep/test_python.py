@@ -359,12 +359,6 @@ assert [*oodbench.sweep(["Blobs", Pictures], **keys).plan().index][:2] == [*resu
 """
 
 
-@pytest.mark.slow
-def test_a_script_may_define_its_datasets(tmp_path: Path) -> None:
-    """One that is not registered is called after its class, also where its base is one."""
-    assert "Blobs Pictures other done done done\n" in script(tmp_path, DATASETS)
-
-
 CLASS = """
 @register("Mine", paper="none")
 class Mine(Algorithm):
@@ -436,10 +430,15 @@ print(model.spec.options["file"], tuple(model(model.dataset.read(pd.DataFrame({"
 
 
 @pytest.mark.slow
-def test_a_notebooks_model_is_loaded_later_and_elsewhere(tmp_path: Path) -> None:
-    """Its class runs only when asked for, and its data frame's file is where the results are now."""
+def test_datasets_of_a_script_and_its_model_which_is_loaded_later_and_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """A dataset that is not registered is called after its class, also where its base is one.
+
+    The model's class runs only when asked for, and its data frame's file is where the results are now.
+    """
     before, after = tmp_path / "before", tmp_path / "after"
-    script(before, NOTEBOOK)
+    assert "Blobs Pictures other done done done\n" in script(before, DATASETS + NOTEBOOK)
     after.mkdir()
     (before / "results" / "nb").rename(after / "moved")
     refused, told = script(after, LATER).splitlines()
