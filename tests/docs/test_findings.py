@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from oodbench.datasets import datasets
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
-from tests.docs import noise, shift_dial
+from tests.docs import datasets_page, noise, shift_dial
 from tests.docs.pages import stored
 from tests.helpers.paths import ROOT
 
@@ -85,3 +86,13 @@ def test_the_command_stores_the_errors_that_val_env_chooses(tmp_path: Path) -> N
     ((label, values),) = shift_dial.measured(out).items()
     frozen = stored(DOCS, "shift_dial")[label]["ERM"]
     np.testing.assert_allclose(values["ERM"], frozen[:3], rtol=1e-4)
+
+
+def test_the_page_of_datasets_has_the_figures_and_pictures_beside_it() -> None:
+    text = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
+    measured = datasets_page.measured(ROOT / "docs")
+    rooms = {name: room for name, room in measured.items() if name in datasets}
+    made = datasets_page.page(text, rooms, datasets_page.pictures(ROOT / "docs"))
+    table = text.partition("<!-- measured -->")[2].partition("<!-- end of measured -->")[0]
+    assert table in made
+    assert made.partition("<!-- pictures -->")[2] == text.partition("<!-- pictures -->")[2]

@@ -11,7 +11,6 @@ prepare()  # before numpy and torch are loaded
 
 import copy
 import importlib
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +29,7 @@ from oodbench.sweep.plan import make_plan
 from oodbench.train.process import clean_process
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.peer import commit_of
 
 COMMITS = {
     "authors-isr": ("728487c",),
@@ -42,9 +42,7 @@ COMMITS = {
 
 def enter(name: str, checkout: str, folder: str = "") -> str:
     """Make a checkout's modules importable; returns its commit."""
-    head = ["git", "-C", checkout, "rev-parse", "--short=7", "HEAD"]
-    commit = subprocess.run(head, check=True, capture_output=True, text=True).stdout.strip()
-    assert commit in COMMITS[name], f"{checkout} is at {commit}, not at {COMMITS[name]}"
+    commit = commit_of(checkout, *COMMITS[name])
     sys.path.insert(0, str(Path(checkout) / folder))
     for module in ("timm", "backpack", "backpack.extensions"):  # for other methods of theirs
         sys.modules.setdefault(module, mock.MagicMock())

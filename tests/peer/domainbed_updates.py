@@ -7,7 +7,6 @@ CHECKOUT is a clone of facebookresearch/DomainBed at b93c22a. Its own classes do
 
 import importlib
 import json
-import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers.paths import GOLDEN
+from tests.peer import commit_of
 from tests.peer.setting import (
     ADAM,
     CASES,
@@ -47,9 +47,7 @@ HPARAMS = {
 
 def imported(checkout: str) -> Any:
     """The module domainbed.algorithms of a checkout, without what it needs for images alone."""
-    commit = ["git", "-C", checkout, "rev-parse", "HEAD"]
-    found = subprocess.run(commit, check=True, capture_output=True, text=True).stdout
-    assert found.startswith(COMMIT), f"{checkout} is at {found.strip()}, not at {COMMIT}"
+    commit_of(checkout, COMMIT)
     sys.path.insert(0, checkout)
     sys.modules["timm"] = ModuleType("timm")
     return importlib.import_module("domainbed.algorithms")
