@@ -32,9 +32,9 @@ def empty(tmp_path: Path) -> OneStep:
     return OneStep(tmp_path)
 
 
-@pytest.fixture
-def sweep(empty: OneStep) -> OneStep:
+def of_two_datasets(path: Path) -> OneStep:
     """Two datasets, three trials; `IRM` lacks a trial on the second one."""
+    made = OneStep(path)
     accuracies = {
         "ERM": [(0.1, 0.5), (0.2, 0.6), (0.3, 0.7)],
         NASTY: [(0.8, 0.6), (0.7, 0.6), (0.6, 0.6)],
@@ -44,14 +44,20 @@ def sweep(empty: OneStep) -> OneStep:
         for trial, values in enumerate(trials):
             state = "diverged" if label == "ERM" and trial == 2 else "done"
             for test, value in zip(("0.1", "0.9"), values, strict=True):
-                empty.add(spec("Digits", label, test, trial=trial), value, state=state)
+                made.add(spec("Digits", label, test, trial=trial), value, state=state)
     for label, error in {"ERM": 12.3456, NASTY: 0.00012345, "IRM": 1.0}.items():
         for trial in range(3):
             state = "failed" if label == "IRM" and trial == 1 else "done"
             predictor = {"causal_error": error * (1 + trial)}
             run = spec("SEM", label, "test", trial=trial)
-            empty.add(run, error, metric="mse", predictor=predictor, state=state)
-    return empty
+            made.add(run, error, metric="mse", predictor=predictor, state=state)
+    return made
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> OneStep:
+    """Nothing may be added to it."""
+    return of_two_datasets(tmp_path_factory.mktemp("sweep"))
 
 
 def rows(sweep: OneStep) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -125,7 +131,8 @@ def test_a_nan_spoils_every_mean_over_it(empty: OneStep) -> None:
     assert over.rows == [["B", "2.000", "2.000", "1.00"], ["A", "nan", "nan", "2.00"]]
 
 
-def test_the_summary_has_mean_accuracies_and_mean_ranks(sweep: OneStep) -> None:
+def test_the_summary_has_mean_accuracies_and_mean_ranks(tmp_path: Path) -> None:
+    sweep = of_two_datasets(tmp_path)
     for label, value in {"ERM": 0.75, NASTY: 0.75, "IRM": 0.1}.items():
         sweep.add(spec("More", label), value)
     over = sweep.blocks()[-1]
@@ -221,7 +228,8 @@ def test_a_directory_without_a_sweep_is_one_sentence(tmp_path: Path, arguments: 
 @pytest.mark.parametrize(
     ("verb", "grey"), [("table", False), ("table", True), ("compare", False), ("hparams", False)]
 )
-def test_latex_compiles(sweep: OneStep, tmp_path: Path, verb: str, grey: bool) -> None:
+def test_latex_compiles(tmp_path: Path, verb: str, grey: bool) -> None:
+    sweep = of_two_datasets(tmp_path / "sweep")
     for label, value in {"ERM": 0.5, NASTY: 0.6, "IRM": 0.599}.items():
         sweep.add(spec(r"#^~\{}$<script>", label), value)
     path = sweep.results.path
