@@ -12,7 +12,7 @@ from oodbench.metrics import is_proportion
 from oodbench.notes import Note
 from oodbench.report.cells import CEILING, METHOD, scores, with_prediction_metrics
 from oodbench.report.gaps import ALL, BASELINE, CLEAR, FLOOR, GROUPS, Gaps, gaps_of, share_cells
-from oodbench.report.numbers import bracketed, count, gain, unit_of_gains
+from oodbench.report.numbers import Cell, Number, bracketed, count, gain, unit_of_gains
 from oodbench.report.sources import frames_of
 from oodbench.report.statistics import (
     BAND,
@@ -150,7 +150,7 @@ def _gain_block(dataset: str, differences: list[Difference]) -> Block:
     return Block(title, header, list(map(_gain_row, ordered)), ranked)
 
 
-def _gain_row(d: Difference) -> list[str]:
+def _gain_row(d: Difference) -> list[Cell]:
     pairs, counts = count(d.pairs, d.planned), f"{d.wins}/{d.ties}/{d.losses}"
     if d.equal:
         return [d.label, gain(0.0, d.metric, ""), "equal", counts, "-", pairs]
@@ -161,10 +161,10 @@ def _gain_row(d: Difference) -> list[str]:
 
 def _paper(gains: Gains, baseline: str) -> Block:
     """The gains on all datasets as one table, bold where the interval does not hold 0."""
-    rows: list[list[str]] = []
+    rows: list[list[Cell]] = []
     clear = set()
     for label in dict.fromkeys(label for of_dataset in gains.values() for label in of_dataset):
-        row: list[str] = [label]
+        row: list[Cell] = [label]
         for of_dataset in gains.values():
             d = of_dataset.get(label)
             if d is None:
@@ -173,8 +173,8 @@ def _paper(gains: Gains, baseline: str) -> Block:
             if d.gain.low > 0 or d.gain.high < 0:
                 clear.add((len(rows), len(row)))
             half = math.nan if d.equal else (d.gain.high - d.gain.low) / 2
-            text = gain(d.gain.mean, d.metric)
-            row.append(text if math.isnan(half) else f"{text} ± {gain(half, d.metric, '')}")
+            error = "" if math.isnan(half) else gain(half, d.metric, "")
+            row.append(Number(gain(d.gain.mean, d.metric), error))
         rows.append(row)
     title = f"Gain over {baseline} with 95 % intervals; bold where these do not hold 0"
     return Block(title, ["algorithm", *gains], rows, len(rows), clear, explains_bold=True)
@@ -185,7 +185,7 @@ def _rank_blocks(table: pd.DataFrame) -> list[Block]:
     if min(blocks.shape) < 2:
         return []
     means = mean_ranks(blocks).items()
-    rows: list[list[str]] = [[str(x), f"{rank:.2f}"] for x, rank in means]
+    rows: list[list[Cell]] = [[str(x), f"{rank:.2f}"] for x, rank in means]
     title = f"Mean ranks over {len(blocks)} {blocks.index.name}s"
     return [Block(title, ["algorithm", "mean rank"], rows, len(rows))]
 
@@ -289,7 +289,7 @@ def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
     of_groups = [
         {row.Index: share_cells(row)[0] for row in gaps.over[g].itertuples()} for g in groups
     ]
-    rows: list[list[str]] = []
+    rows: list[list[Cell]] = []
     for row in gaps.over[ALL].itertuples():
         label, (mean, *places) = str(row.Index), share_cells(row)
         other = (known.get(label, "-") for known in beside.values())
@@ -330,7 +330,7 @@ def compare_own_rows(
     rows = [row for group in groups for row in _own_rows(*group, local, frozen)]
     if not rows:
         return None
-    in_percent, means = table[table["metric"].map(is_proportion).astype(bool)], list[list[str]]()
+    in_percent, means = table[table["metric"].map(is_proportion).astype(bool)], list[list[Cell]]()
     if in_percent["dataset"].nunique() > 1:
         means = _own_rows("datasets in %", in_percent, local, frozen)
     header = ["dataset", "algorithm", "rank"]
@@ -349,12 +349,12 @@ def compare_own_rows(
 
 def _own_rows(
     dataset: str, group: pd.DataFrame, local: Sequence[str], frozen: Sequence[str]
-) -> list[list[str]]:
+) -> list[list[Cell]]:
     blocks, several = block_table(group), group["dataset"].nunique() > 1
     ranked = ranks(blocks if several else pd.DataFrame([blocks.mean()])).mean()
     on_board = ranked[ranked.index.isin(frozen)].sort_values(kind="stable")
     best = str(on_board.index[0]) if len(on_board) else None
-    rows: list[list[str]] = []
+    rows: list[list[Cell]] = []
     for label in (x for x in local if x in set(group["label"])):
         if several and label not in ranked.index:  # its mean is over fewer datasets
             rows.append([dataset, label, *["-"] * 4])

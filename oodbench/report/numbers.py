@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from decimal import Decimal
+from typing import NamedTuple
 
 from oodbench.metrics import is_proportion
 
@@ -12,7 +13,27 @@ ROUND_OFF = 1e-8
 """The error below which a number is written with a power of ten, however large it is."""
 
 
+class Number(NamedTuple):
+    """A number of a table and its error, which every format writes in its own way."""
+
+    text: str
+    error: str = ""
+
+    def __str__(self) -> str:
+        """Both, as screens show them."""
+        return f"{self.text} ± {self.error}" if self.error else self.text
+
+
+Cell = str | Number
+"""A cell of a table."""
+
+
 def number(mean: float, stderr: float, metric: str) -> str:
+    """`with_error` as a text."""
+    return str(with_error(mean, stderr, metric))
+
+
+def with_error(mean: float, stderr: float, metric: str) -> Number:
     """A value as tables print it: a proportion in % with one decimal, others to 4 digits.
 
     The error, to 2 digits, has a power of ten if the value has one.
@@ -27,7 +48,7 @@ def number(mean: float, stderr: float, metric: str) -> str:
             error = f"{stderr:.1e}" if stderr else error
         elif "e" in error:
             error = f"{Decimal(error):f}"
-    return text if math.isnan(stderr) else f"{text} ± {error}"
+    return Number(text, "" if math.isnan(stderr) else error)
 
 
 def gain(value: float, metric: str, sign: str = "+") -> str:
@@ -75,9 +96,9 @@ def place(value: float, low: float = math.nan, high: float = math.nan) -> str:
     return bracketed(value, low, high, "{:.0f}".format)
 
 
-def printed(mean: float, error: float) -> str:
+def printed(mean: float, error: float) -> Number:
     """A value as papers print it: to two digits of its error; to 4 digits without an error."""
     if math.isnan(error) or error == 0:
-        return f"{mean:.4g}"
+        return Number(f"{mean:.4g}")
     digits = max(0, 1 - math.floor(math.log10(error)))
-    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+    return Number(f"{mean:.{digits}f}", f"{error:.{digits}f}")

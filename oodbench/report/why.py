@@ -14,7 +14,7 @@ import pandas as pd
 from oodbench.errors import UserError, plugin_hint, unknown
 from oodbench.metrics import needs
 from oodbench.report.cells import over_ties, test_values
-from oodbench.report.numbers import UNDEFINED, number, with_unit
+from oodbench.report.numbers import UNDEFINED, Cell, number, with_unit
 from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
 from oodbench.results.directory import Directory
@@ -216,7 +216,7 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
     """
     rule = rule or usual(frames)
     runs, best = frames.runs, set(choose(frames, rule)["id"])
-    rows: list[list[str]] = []
+    rows: list[list[Cell]] = []
     groups = runs[~runs["ceiling"]].groupby(["dataset_label", "label"], sort=False)
     for row, group in groups:
         for name in varied(group["hparams"]):
@@ -262,7 +262,7 @@ def _span(values: list[Any], with_median: bool = False) -> str:
     return f"{text_of(median(values))} ({span})" if with_median else span
 
 
-def _once(rows: list[list[str]]) -> list[list[str]]:
+def _once(rows: list[list[Cell]]) -> list[list[Cell]]:
     shown = []
     for before, row in zip([[], *rows], rows, strict=False):
         same = 2 if before[:2] == row[:2] else int(before[:1] == row[:1])

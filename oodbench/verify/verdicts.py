@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from oodbench.report.numbers import printed
+from oodbench.report.numbers import Cell, printed
 from oodbench.report.statistics import mean_and_error
 from oodbench.report.tables import Block, Sheet
 from oodbench.verify.measured import Measured
@@ -140,7 +140,7 @@ def _block(experiment: Experiment, source: str, comparisons: Sequence[Comparison
     return Block(f"{experiment.title} ({source})", header, rows, len(rows))
 
 
-def _row(c: Comparison, shorts: Mapping[str, str]) -> list[str]:
+def _row(c: Comparison, shorts: Mapping[str, str]) -> list[Cell]:
     t = c.target
     where = t.environment or "-"
     if t.test_environments:

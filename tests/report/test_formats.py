@@ -21,7 +21,7 @@ def test_one_run_of_any_end(tmp_path: Path, format_: str, state: str) -> None:
     made = OneStep(tmp_path)
     made.add(spec("D", "ERM"), 0.5, state=state)
     for verb in ("table", "compare"):
-        code, text, error = report(verb, tmp_path, "--format", format_)
+        code, text, error = report(verb, made.results.path, "--format", format_)
         assert (code, error) == (0, "") and "±" not in text and "Traceback" not in text
 
 
@@ -41,7 +41,7 @@ def test_a_notebook_shows_the_leaderboard_as_tables(tmp_path: Path) -> None:
         for trial in range(3):
             value = 0.5 + trial / 10 + (0.3 if label == "ERM" else 0)
             made.add(spec("<script>", label, "a", trial=trial), value)
-    shown = table(tmp_path)
+    shown = table(made.results.path)
     text = shown._repr_html_()
     rows = ElementTree.fromstring(text[text.index("<table>") : text.index("</table>") + 8])
     first = ["".join(row[0].itertext()).strip() for row in rows.iter("tr")]

@@ -60,8 +60,10 @@ def share(runs: pd.DataFrame, dataset: str, label: str, rule: str = "val_env") -
 
 def cells(table: Any) -> dict[str, dict[str, str]]:
     """The texts of a table by row and column."""
-    about = table if isinstance(table, dict) else vars(table)
-    return {row[0]: dict(zip(about["header"], row, strict=True)) for row in about["rows"]}
+    header, rows = (
+        (table["header"], table["rows"]) if isinstance(table, dict) else (table.header, table.rows)
+    )
+    return {row[0]: dict(zip(header, row, strict=True)) for row in rows}
 
 
 def test_the_headline_is_the_bounded_mean_over_datasets_with_clear_head_room(

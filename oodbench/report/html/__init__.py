@@ -257,8 +257,8 @@ def _cells(
         if row is None or not row["n"]:
             cells.append(None)
             continue
-        texts = [value_cell(row), "", ""]
-        facts = [[k, v] for k, v in one.board.last_cells(row).items() if v]
+        texts = [str(value_cell(row)), "", ""]
+        facts = [[k, str(v)] for k, v in one.board.last_cells(row).items() if v]
         if share is not None:
             texts[1] = f"{share:z.2f}".replace("inf", "∞")
         if d is not None:
@@ -286,7 +286,7 @@ def _environments(frame: pd.DataFrame, dataset: str, labels: Sequence[str]) -> l
     for key, group in rest.groupby(["test_environments", "environment", "metric"], sort=False):
         tests, environment, metric = map(str, key)
         name = (environment or metric) + (f" of {tests}" if "+" in tests else "")
-        texts = {row["label"]: value_cell(row) for row in group.to_dict("records")}
+        texts = {row["label"]: str(value_cell(row)) for row in group.to_dict("records")}
         columns.append({"name": name, "texts": [texts.get(label, "-") for label in labels]})
     return columns if len(columns) > 1 else []
 

@@ -1,6 +1,6 @@
 """Tables, and how they are printed: for a terminal, a web page, a paper or a program.
 
-Cells are texts; the numbers behind them are in the frame of a sheet.
+The numbers behind the cells are in the frame of a sheet.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from oodbench.errors import unknown
 from oodbench.notes import AnyNote, footnotes
+from oodbench.report.numbers import Cell
 from oodbench.terminal import Terminal, printable, printable_json, terminal
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class Block:
 
     title: str
     header: Sequence[str]
-    rows: list[list[str]]
-    """The texts of the cells; `-` for a number that is missing, and ` ± ` before an error."""
+    cells: list[list[Cell]]
+    """The rows; `-` for a number that is missing."""
     ranked: int
     """The number of ranked rows: the complete ones, which stand first, the best at the top."""
     best: Marks = field(default_factory=set)
@@ -49,11 +50,16 @@ class Block:
     explains_bold: bool = False
     """Whether the title says what is bold; elsewhere it is the best value."""
 
+    @property
+    def rows(self) -> list[list[str]]:
+        """The texts of the cells."""
+        return [[str(cell) for cell in row] for row in self.cells]
+
     def styles(self, best: str, underlined: str, grey: str, in_paper: bool = False) -> Styles:
         """The style of each cell that has one: papers underline the runners-up, others what is near."""
         places = dict.fromkeys(self.second if in_paper else self.near, underlined)
         places |= dict.fromkeys(self.best, best)
-        rows = range(len(self.rows) - self.grey, len(self.rows))
+        rows = range(len(self.cells) - self.grey, len(self.cells))
         return places | {(row, c): grey for row in rows for c in range(len(self.header))}
 
     def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
@@ -66,9 +72,9 @@ class Block:
         return replace(
             self,
             header=[self.header[c] for c in columns],
-            rows=[[self.rows[r][c] for c in columns] for r in rows],
+            cells=[[self.cells[r][c] for c in columns] for r in rows],
             ranked=sum(r < self.ranked for r in rows),
-            grey=sum(r >= len(self.rows) - self.grey for r in rows),
+            grey=sum(r >= len(self.cells) - self.grey for r in rows),
             best=best,
             near=near,
             second=second,
@@ -136,10 +142,10 @@ def to_terminal(
     return capture.get()
 
 
-def _marked(block: Block, render: Callable[[str], str], styles: Styles) -> list[list[str]]:
+def _marked(block: Block, render: Callable[[Any], str], styles: Styles) -> list[list[str]]:
     return [
         [styles.get((r, c), "{}").format(render(cell)) for c, cell in enumerate(row)]
-        for r, row in enumerate(block.rows)
+        for r, row in enumerate(block.cells)
     ]
 
 
@@ -158,7 +164,7 @@ def _tabulated(block: Block, style: str) -> str:
 
     escaped: Callable[[str], str] = _markdown_escaped if style == "pipe" else escape
     best, grey = ("**{}**", "*{}*") if style == "pipe" else ("<b>{}</b>", "<i>{}</i>")
-    rows = _marked(block, escaped, block.styles(best, "<u>{}</u>", grey))
+    rows = _marked(block, lambda cell: escaped(str(cell)), block.styles(best, "<u>{}</u>", grey))
     align = [*["left"] * block.keys, *["right"] * (len(block.header) - block.keys)]
     header = list(map(escaped, block.header))
     return tabulate(rows, header, style, disable_numparse=True, colalign=align)
@@ -245,10 +251,10 @@ def _stacked(title: str) -> str:
     return rf"\shortstack[r]{{{stacked}}}"
 
 
-def _latex_cell(cell: str) -> str:
-    value, _, error = cell.partition(" ± ")
-    small = rf" {{\scriptsize $\pm$ {_latex_escaped(error)}}}" if error else ""
-    return _latex_escaped(value) + small
+def _latex_cell(cell: Cell) -> str:
+    if isinstance(cell, str) or not cell.error:
+        return _latex_escaped(str(cell))
+    return rf"{_latex_escaped(cell.text)} {{\scriptsize $\pm$ {_latex_escaped(cell.error)}}}"
 
 
 def _latex_escaped(text: str) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.report.cells import recorded_metrics, test_values
-from oodbench.report.numbers import number
+from oodbench.report.numbers import Cell, with_error
 from oodbench.report.tables import Block, Sheet
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.results.run_spec import State
@@ -136,11 +136,11 @@ def _mean_and_error(values: "pd.Series[float]") -> tuple[float, float]:
 
 def _table(title: str, values: Any, labels: Sequence[str], columns: Sequence[str]) -> Block:
     by_place = {place: _mean_and_error(of_place) for place, of_place in values}
-    rows: list[list[str]] = []
+    rows: list[list[Cell]] = []
     for label in labels:
         known = [by_place.get((label, name)) for name in columns]
-        texts = [number(*v, METRIC) if v else NOTHING for v in known]
+        texts = [with_error(*v, METRIC) if v else NOTHING for v in known]
         means = [value[0] for value in known if value]
-        average = number(sum(means) / len(columns), math.nan, METRIC)
+        average = with_error(sum(means) / len(columns), math.nan, METRIC)
         rows.append([label, *texts, average if len(means) == len(columns) else NOTHING])
     return Block(title, ["algorithm", *columns, "Avg"], rows, len(rows))

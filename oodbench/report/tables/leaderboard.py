@@ -26,7 +26,7 @@ from oodbench.report.cells import (
     recorded_metrics,
 )
 from oodbench.report.gaps import BASELINE
-from oodbench.report.numbers import UNDEFINED, count, number, with_unit
+from oodbench.report.numbers import UNDEFINED, Cell, count, number, with_error, with_unit
 from oodbench.report.statistics import LEAST, WIDEST, each_mean_and_error, half_width, rounded
 from oodbench.report.tables import Block, Marks, Sheet
 from oodbench.report.tables.remarks import findings_of, notes, remarks
@@ -142,12 +142,12 @@ class Leaderboard:
             found[metric] = cells(self.chosen.on(there) if there else self.chosen, metric)
         return found
 
-    def last_cells(self, row: Mapping[Any, Any]) -> dict[str, str]:
+    def last_cells(self, row: Mapping[Any, Any]) -> dict[str, Cell]:
         """The last cells of a table's row by the titles of their columns.
 
         `row` is the row's mean in `frame`.
         """
-        found: dict[str, str] = {with_unit(m): _number(row, m, m) for m in self.also}
+        found: dict[str, Cell] = {with_unit(m): _number(row, m, m) for m in self.also}
         if UNADAPTED in row:
             found[UNADAPTED] = _number(row, UNADAPTED, row["metric"])
         found["n"] = count(row["n"], row["planned"])
@@ -194,9 +194,9 @@ def leaderboard(
     return board
 
 
-def _number(row: Mapping[Any, Any], name: str, metric: str) -> str:
+def _number(row: Mapping[Any, Any], name: str, metric: str) -> Cell:
     if not np.isnan(row[name]):
-        return number(row[name], row[f"{name}_stderr"], metric)
+        return with_error(row[name], row[f"{name}_stderr"], metric)
     return UNDEFINED if row.get(f"{name}_undefined") else ""
 
 
@@ -479,13 +479,13 @@ def _title(column: Column, columns: Sequence[Column]) -> str:
     return f"{environment} (of {tests})" if others and tests != environment else environment
 
 
-def value_cell(row: Any) -> str:
+def value_cell(row: Any) -> Cell:
     """The mean in a row of `Leaderboard.frame`; `-` where no trial is complete."""
     if not row or not row["n"]:
         return "-"
     if row.get("defined") == 0:
         return UNDEFINED
-    return number(row["mean"], row["stderr"], row["metric"])
+    return with_error(row["mean"], row["stderr"], row["metric"])
 
 
 def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
@@ -507,7 +507,7 @@ def _over_datasets(board: Leaderboard) -> Block:
     labels, grey = (list(frame.loc[rows, "label"].unique()) for rows in (is_method, ~is_method))
     entries = {(e["dataset"], e["label"]): e for e in means.to_dict("records")}
     froms = frame.drop_duplicates("label").set_index("label")[[FROM] if FROM in frame else []]
-    rows: list[list[str]] = []
+    rows: list[list[Cell]] = []
     for label in [*full, *(x for x in labels if x not in full), *grey]:
         row = [label]
         for dataset in datasets:
@@ -516,7 +516,7 @@ def _over_datasets(board: Leaderboard) -> Block:
             row.append(value_cell(entry) if is_shown else "-")
         if SHARES in columns:
             mean = columns[SHARES][0].get(label, math.nan)
-            row.append("-" if math.isnan(mean) else number(mean, math.nan, "accuracy"))
+            row.append("-" if math.isnan(mean) else with_error(mean, math.nan, "accuracy"))
         rank = f"{ranks[label]:.2f}" if label in ranks else "-"
         rows.append([*row, rank, *froms.loc[label]])
     marked = [
