@@ -73,6 +73,7 @@ def test_the_first_screen_has_a_sentence_a_picture_and_a_table(shown: Seen, seen
     assert page.locator("#picture .dot").count() == 3
     assert page.locator("#runs").inner_text().count("64 done, 4 diverged") == 1
     # names are text and never markup
+    page.locator("#choose summary").click()
     names = page.locator("#view").inner_text()
     assert NASTY in names and PERCENT in names
     page.locator("#runs summary").click()
