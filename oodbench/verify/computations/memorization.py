@@ -82,19 +82,19 @@ def _of_capacity(curves: pd.DataFrame) -> Values:
     best = curves.groupby(KEYS)[TEST].max()
     steps = fitted(curves).fillna(curves["step"].max()).map(np.log2)
 
-    def gain(name: str) -> Any:
-        return best.loc[f"{name}, 500", "units 256"] - best.loc[f"{name}, 500", "units 16"]
+    def by_units(values: Any, name: str) -> Any:
+        return values.loc[f"{name}, 500", "units 256"] - values.loc[f"{name}, 500", "units 16"]
 
-    def faster(name: str) -> Any:
-        return steps.loc[f"{name}, 500", "units 16"] - steps.loc[f"{name}, 500", "units 256"]
+    def by_images(values: Any, name: str) -> Any:
+        return values.loc[f"{name}, 1000", "units 256"] - values.loc[f"{name}, 250", "units 256"]
 
-    def slower(name: str) -> Any:
-        return steps.loc[f"{name}, 1000", "units 256"] - steps.loc[f"{name}, 250", "units 256"]
-
+    gain = by_units(best, "half randX") - by_units(best, "real")
+    faster = by_units(steps, "real") - by_units(steps, "half randX")
+    slower = by_images(steps, "randX") - by_images(steps, "real")
     return {
-        "accuracy by units, half randX - real": [*(gain("half randX") - gain("real"))],
-        "speed by units, half randX - real": [*(faster("half randX") - faster("real"))],
-        "time by images, randX - real": [*(slower("randX") - slower("real"))],
+        "accuracy by units, half randX - real": [*gain],
+        "speed by units, half randX - real": [*faster],
+        "time by images, randX - real": [*slower],
     }
 
 

@@ -159,26 +159,16 @@ def scalar_sem(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 def risk_fields(trials: int, frames: Mapping[str, Tables]) -> Values:
     """The gradients of the methods' objectives at pairs of risks."""
+    pairs = torch.tensor([[0.75, 0.25], [0.5 + NEAR, 0.5], [0.5, 0.5 + NEAR]])
     values: Values = {}
-    for name in FIELD_METHODS:
-        apart, above, below = gradients(
-            name, torch.tensor([[0.75, 0.25], [0.5 + NEAR, 0.5], [0.5, 0.5 + NEAR]])
-        ).double()
+    for name, hparams in FIELD_METHODS.items():
+        points = pairs.clone().requires_grad_()
+        total = torch.stack([*map(on_risks(name, 2, **hparams), points)]).sum()
+        (slopes,) = torch.autograd.grad(total, points)
+        apart, above, below = slopes.double()
         values |= {
             f"{name}: first risk": [float(apart[0])],
             f"{name}: second risk": [float(apart[1])],
             f"{name}: jump at equality": [float((above - below).norm())],
         }
     return values
-
-
-def gradients(name: str, risks: Tensor) -> Tensor:
-    """The gradient (N, 2) of a method's objective at pairs of risks (N, 2)."""
-    objective = on_risks(name, 2, **FIELD_METHODS[name])
-    rows = []
-    for pair in risks:
-        point = pair.clone().requires_grad_()
-        objective(point).backward()  # type: ignore[no-untyped-call]
-        assert point.grad is not None
-        rows.append(point.grad)
-    return torch.stack(rows)
