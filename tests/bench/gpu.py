@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import typer
 from tabulate import tabulate
 
@@ -249,8 +250,8 @@ def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str],
     return findings
 
 
-def page(findings: Findings | None) -> str:
-    """The page of findings in Markdown; None: nothing has been measured."""
+def page(findings: Findings) -> str:
+    """The page of findings in Markdown."""
     head = """# On a GPU
 
 `make gpu` runs the tests that need a GPU, measures update steps, loading, precisions and runs trained
@@ -258,36 +259,24 @@ as one program, kills a sweep and launches it again, and writes this page and `g
 under ten minutes on one GPU. What is proved without one, in `tests/device/`: no step of a method mixes
 devices, waits for the device or copies to it more than what was drawn for it; of the networks, GIN and
 FasterRCNN wait in their own passes."""
-    if findings is None:
-        return f"{head}\n\nIt has not been run on a GPU yet.\n"
-    rows = [
-        (row.what, row.reach, row.measured)
-        for row in findings.rows
-        if not OF_METHOD.fullmatch(row.what)
-    ]
-    tables = [_table(["what", "reach", "measured"], rows), *_of_methods(findings.rows)]
+    rows = pd.DataFrame(findings.rows, columns=["what", "reach", "measured"]).replace("-", "")
+    rows = rows.join(rows["what"].str.extract(OF_METHOD))
+    others = rows.loc[rows["method"].isna(), ["what", "reach", "measured"]]
+    of_methods = rows.sort_values("method", key=lambda names: names.str.casefold(), kind="stable")
+    tables = [_table(others)]
+    for data, of_data in of_methods.groupby("data", sort=False):
+        steps = of_data.pivot_table(
+            "measured", ["method", "reach"], "network", "first", fill_value="", sort=False
+        )
+        tables.append(_table(steps.reset_index(names=[f"update step / ERM's, {data}", "reach"])))
     facts = [f"{findings.device}, torch {findings.torch}, {findings.seconds:.0f} seconds."]
     if findings.left_out:
         facts.append("Left out: " + "; ".join(findings.left_out) + ".")
     return "\n\n".join([head, *facts, *tables]) + "\n"
 
 
-def _of_methods(rows: Iterable[Row]) -> Iterator[str]:
-    """A table of the methods' steps: a row for each, a column for each network."""
-    found = [(match, row) for row in rows if (match := OF_METHOD.fullmatch(row.what))]
-    networks = list(dict.fromkeys(match["network"] for match, _ in found))
-    steps: dict[str, dict[str, str]] = {}
-    for match, row in found:
-        of_method = steps.setdefault(match["method"], {"reach": row.reach})
-        of_method[match["network"]] = row.measured
-    for what in dict.fromkeys(match["data"] for match, _ in found):
-        header = [f"update step / ERM's, {what}", "reach", *networks]
-        order = sorted(steps, key=str.casefold)
-        yield _table(header, [(m, *(steps[m].get(k, "") for k in header[1:])) for m in order])
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = [["" if cell == "-" else cell for cell in row] for row in rows]
+def _table(rows: pd.DataFrame) -> str:
+    cells, header = rows.to_numpy().tolist(), [*map(str, rows)]
     return tabulate(cells, header, tablefmt="github", disable_numparse=True)
 
 
