@@ -48,7 +48,7 @@ class Use:
 
 
 def _copy(statement: str) -> str:
-    return f"from pathlib import Path; from tests.helpers import {statement}"
+    return f"from pathlib import Path; from tests.helpers.data import {statement}"
 
 
 USES = {
