@@ -1,4 +1,5 @@
 import io
+import itertools
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,14 +14,11 @@ from tests.helpers.results.made import OneStep, report, spec
 NASTY = r"a_b%<script>&#^~\{}$|*[x]"
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize(
-    "state", [*(pytest.param(s, marks=pytest.mark.slow) for s in ("done", "diverged")), "failed"]
-)
-def test_one_run_of_any_end(tmp_path: Path, format_: str, state: str) -> None:
+@pytest.mark.parametrize("state", ["done", "diverged", "failed"])
+def test_one_run_of_any_end(tmp_path: Path, state: str) -> None:
     made = OneStep(tmp_path)
     made.add(spec("D", "ERM"), 0.5, state=state)
-    for verb in ("table", "compare"):
+    for verb, format_ in itertools.product(("table", "compare"), FORMATS):
         code, text, error = report(verb, made.results.path, "--format", format_)
         assert (code, error) == (0, "") and "±" not in text and "Traceback" not in text
 
