@@ -26,7 +26,6 @@ from oodbench.metrics import is_proportion
 from oodbench.report.numbers import gain
 from oodbench.sweep.launchers import LaunchOptions
 from oodbench.terminal import commands, terminal
-from tests.docs.pages import filled, markdown_row
 
 DOCS = Path("docs")
 MEASURED = "datasets/measured.json"
@@ -116,15 +115,26 @@ def page(text: str, rooms: Mapping[str, HeadRoom], shown: Sequence[str]) -> str:
     values = ("constant", "ERM", "ceiling", "alone", "room")
     budget = ("draws x trials x steps", "s/run")
     columns = ("dataset", "shift", "test", "metric", *values, "passes", RHO, *budget)
-    table = [markdown_row(columns), "| --- " * 4 + "| ---: " * 5 + "| --- | ---: | ---: | ---: |"]
-    table += [markdown_row(_cells(name, room)) for name, room in rooms.items()]
+    table = [_row(columns), "| --- " * 4 + "| ---: " * 5 + "| --- | ---: | ---: | ---: |"]
+    table += [_row(_cells(name, room)) for name, room in rooms.items()]
     images = [f"**{n}** ({_licence(n)})\n\n![{n}](datasets/{n}.png)\n" for n in shown]
     parts = {"measured": table, "others": [*_unmeasured(rooms)], "pictures": images}
-    return filled(text, parts)
+    for name, lines in parts.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+        before, begins, rest = text.partition(begin)
+        _, ends, after = rest.partition(end)
+        if not (begins and ends):
+            raise UserError(f"the page has no place for its part '{name}', {begin.strip()}")
+        text = before + begin + "\n".join(lines) + "\n" + end + after
+    return text
 
 
 def _licence(name: str) -> str:
     return datasets.get(name).metadata.licence
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
 def _cells(name: str, room: HeadRoom) -> list[str]:

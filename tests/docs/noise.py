@@ -1,10 +1,11 @@
 """docs/findings/noise.md: `python -m tests.docs.noise MASKS PENALTIES` writes the tables of two sweeps."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import pandas as pd
 import typer
 from scipy import stats
@@ -15,7 +16,6 @@ from oodbench.results.read import read_results
 from oodbench.selection.judge import choose
 from oodbench.terminal import commands
 from oodbench.verify.measured import recorded_values
-from tests.docs.pages import filled, markdown_row, write
 
 DOCS = Path("docs/findings")
 NAME = "noise"
@@ -29,7 +29,6 @@ NOISES = {
     "SEM": ("no noise", "0.5 deviations", "1 deviation"),
 }
 """The amounts of noise in each dataset's training labels."""
-PENALIZED = [f"{dataset}, {noise}" for dataset, noises in NOISES.items() for noise in noises]
 Values = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 """A value in each trial by dataset, row, and metric with step, such as `accuracy chosen`."""
 
@@ -43,7 +42,11 @@ def write_page(
     docs: Annotated[Path, typer.Option(help="The folder of the page.")] = DOCS,
 ) -> None:
     """Store the values of both sweeps beside the page, and put its tables into it."""
-    write(docs, NAME, {**measured(masks), **measured(penalties)}, page)
+    found = {**measured(masks), **measured(penalties)}
+    lines = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items())
+    (docs / f"{NAME}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    path = docs / f"{NAME}.md"
+    path.write_text(page(path.read_text(), stored(docs)))
 
 
 def measured(results: Path) -> Values:
@@ -63,8 +66,10 @@ def measured(results: Path) -> Values:
     about = runs[["id", "dataset_label", "label", "trial", "metric"]]
     for step, chosen in steps.items():
         for metric in (*runs["metric"].unique(), MEMORIZED):
-            of = [recorded_values(tables, runs, metric, named, "in") for named in ("test", None)]
-            values = pd.concat(of).merge(chosen, on=["id", "step"]).merge(about, on="id")
+            recorded = [
+                recorded_values(tables, runs, metric, named, "in") for named in ("test", None)
+            ]
+            values = pd.concat(recorded).merge(chosen, on=["id", "step"]).merge(about, on="id")
             means = values.groupby(["dataset_label", "label", "trial"])["value"].mean()
             for (dataset, label), of_row in means.groupby(["dataset_label", "label"]):
                 kind = MEMORIZED if metric == MEMORIZED else TEST
@@ -73,26 +78,30 @@ def measured(results: Path) -> Values:
     return found
 
 
-def gained(values: Values, dataset: str, row: str) -> Any:
-    """The gain of a row over ERM at the chosen steps in each trial, (trials,)."""
-    ours, erm = (np.array(values[dataset][name][f"{TEST} {CHOSEN}"]) for name in (row, "ERM"))
-    return erm - ours if dataset.startswith("SEM") else ours - erm
+def stored(docs: Path) -> Values:
+    """The values beside the page."""
+    values: Values = json.loads((docs / f"{NAME}.json").read_text())
+    return values
 
 
-def gains(values: Values, datasets: Iterable[str]) -> dict[tuple[str, str], Estimate]:
-    """The gains over ERM by dataset and row."""
-    pairs = [(dataset, row) for dataset in datasets for row in values[dataset] if row != "ERM"]
-    return {pair: estimate(gained(values, *pair)) for pair in pairs}
+def mean(values: Values, dataset: str, row: str, what: str) -> Estimate:
+    """The mean over trials of a row's values, in percent for shares."""
+    return estimate(values[dataset][row][what])
 
 
-def gains_with_noise(values: Values) -> dict[tuple[str, str], Estimate]:
-    """How much larger the gains are with most noise than with none, by dataset and row."""
-    found = {}
-    for dataset, (none, _, most) in NOISES.items():
-        for row in values[f"{dataset}, {none}"].keys() - {"ERM"}:
-            more = gained(values, f"{dataset}, {most}", row)
-            found[dataset, row] = estimate(more - gained(values, f"{dataset}, {none}", row))
-    return found
+def gain(values: Values, dataset: str, row: str, what: str, baseline: str = "") -> Estimate:
+    """The gain of a row over ERM, paired by trial; `baseline` is ERM's value, by default the same one."""
+    erm = values[dataset]["ERM"][baseline or what]
+    sign = -1 if dataset.startswith("SEM") else 1
+    return estimate([sign * (a - b) for a, b in zip(values[dataset][row][what], erm, strict=True)])
+
+
+def more_with_noise(values: Values, dataset: str, row: str) -> Estimate:
+    """How much larger the gain of a row over ERM is with most noise than with none, paired by trial."""
+    none, _, most = (values[f"{dataset}, {noise}"] for noise in NOISES[dataset])
+    what, sign = f"{TEST} {CHOSEN}", -1 if dataset == "SEM" else 1
+    pairs = zip(most[row][what], most["ERM"][what], none[row][what], none["ERM"][what], strict=True)
+    return estimate([sign * ((a - b) - (c - d)) for a, b, c, d in pairs])
 
 
 def significant(differences: Mapping[Any, Estimate]) -> dict[Any, int]:
@@ -107,44 +116,84 @@ def significant(differences: Mapping[Any, Estimate]) -> dict[Any, int]:
     return {key: (1 if d.mean > 0 else -1) * (key in below) for key, d in differences.items()}
 
 
+def penalties_found(values: Values) -> dict[tuple[str, str, str], Estimate]:
+    """The gains over ERM by dataset, amount of noise and row, in the sweep of penalties."""
+    what = f"{TEST} {CHOSEN}"
+    return {
+        (dataset, noise, row): gain(values, f"{dataset}, {noise}", row, what)
+        for dataset, noises in NOISES.items()
+        for noise in noises
+        for row in values[f"{dataset}, {noise}"]
+        if row != "ERM"
+    }
+
+
+def masks_found(values: Values) -> dict[tuple[str, str], Estimate]:
+    """The gains over early-stopped ERM at the chosen steps by share of noise and row."""
+    what = f"{TEST} {CHOSEN}"
+    return {
+        (share, row): gain(values, share, row, what)
+        for share in SHARES
+        for row in values[share]
+        if row != "ERM"
+    }
+
+
 def page(text: str, values: Values) -> str:
     """The page `text` with the tables of these values."""
-    tables = {"masks": masks_table(values), "penalties": penalties_table(values)}
-    return filled(text, {name: [*map(markdown_row, rows)] for name, rows in tables.items()})
+    made = {"masks": masks_table(values), "penalties": penalties_table(values)}
+    for name, rows in made.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+        pattern = re.escape(begin) + ".*?" + re.escape(end)
+        lines = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        new = begin + lines + end
+        text, count = re.subn(pattern, lambda _, new=new: new, text, flags=re.DOTALL)  # type: ignore[misc]
+        assert count == 1, f"the page has no place for {name}"
+    return text
 
 
 def masks_table(values: Values) -> list[list[str]]:
     """A row for each method and amount of noise."""
     columns = ["noise", "row", "memorized, last", "memorized, chosen"]
     columns += ["test, last", "test, chosen", "gain over ERM, chosen"]
-    rows, found = [columns, ["---", "---", *["---:"] * 5]], gains(values, SHARES)
-    signs = significant(found)
-    kinds = [f"{kind} {step}" for kind in (MEMORIZED, TEST) for step in (LAST, CHOSEN)]
+    rows, signs = [columns, ["---", "---", *["---:"] * 5]], significant(masks_found(values))
     for share in SHARES:
         for row, of_row in values[share].items():
-            cells = [_percent(estimate(of_row[k])) if k in of_row else "" for k in kinds]
-            key = share, row
-            cells.append("" if row == "ERM" else _gain(found[key], signs[key], 100, 1))
-            rows.append([share, row, *cells])
+            cells = [
+                _percent(mean(values, share, row, f"{kind} {step}"))
+                if f"{kind} {step}" in of_row
+                else ""
+                for kind in (MEMORIZED, TEST)
+                for step in (LAST, CHOSEN)
+            ]
+            is_erm = row == "ERM"
+            found = gain(values, share, row, f"{TEST} {CHOSEN}")
+            rows.append(
+                [share, row, *cells, "" if is_erm else _gain(found, signs[share, row], 100, 1)]
+            )
     return rows
 
 
 def penalties_table(values: Values) -> list[list[str]]:
     """A row for each dataset and method."""
     columns = ["dataset", "row", "no noise", "some", "most", "most less none"]
-    rows = [columns, ["---", "---", *["---:"] * 4]]
-    found, more = gains(values, PENALIZED), gains_with_noise(values)
-    signs, more_signs = significant(found), significant(more)
+    rows, signs = [columns, ["---", "---", *["---:"] * 4]], significant(penalties_found(values))
+    more = {(d, r): more_with_noise(values, d, r) for d, _, r in penalties_found(values)}
+    more_signs = significant(more)
     for dataset, noises in NOISES.items():
         scale, digits = (1, 2) if dataset == "SEM" else (100, 1)
-        names = [f"{dataset}, {noise}" for noise in noises]
-        erm = [estimate(values[name]["ERM"][f"{TEST} {CHOSEN}"]) for name in names]
+        erm = [mean(values, f"{dataset}, {noise}", "ERM", f"{TEST} {CHOSEN}") for noise in noises]
         shown = [f"{scale * e.mean:.{digits}f} ± {scale * e.stderr:.{digits}f}" for e in erm]
         rows.append([dataset, "ERM", *shown, ""])
-        for row in (row for row in values[names[0]] if row != "ERM"):
-            cells = [_gain(found[n, row], signs[n, row], scale, digits) for n in names]
-            last = _gain(more[dataset, row], more_signs[dataset, row], scale, digits)
-            rows.append([dataset, row, *cells, last])
+        for row in values[f"{dataset}, {noises[0]}"]:
+            if row != "ERM":
+                found = penalties_found(values)
+                cells = [
+                    _gain(found[dataset, n, row], signs[dataset, n, row], scale, digits)
+                    for n in noises
+                ]
+                last = _gain(more[dataset, row], more_signs[dataset, row], scale, digits)
+                rows.append([dataset, row, *cells, last])
     return rows
 
 
