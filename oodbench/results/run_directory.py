@@ -342,7 +342,7 @@ def weights_path(run: RunDirectory, rule: str, step: int) -> Path:
 def kept_weights(run: RunDirectory) -> dict[tuple[str, int], Path]:
     """The files of kept weights by rule and step.
 
-    While a run is trained a rule may have several, as a resumed run may need former ones.
+    While a run is trained a rule may have two, as a resumed run may need the former one.
     """
     files = {}
     for path in sorted(run.weights.glob(f"*{WEIGHTS}")):

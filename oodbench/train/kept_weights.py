@@ -72,8 +72,8 @@ class Judge:
 class KeptWeights:
     """The files of a run's kept weights: for each rule, those of the step that it would choose so far.
 
-    The files of superseded steps are deleted only once a checkpoint later than the new step is written: a
-    run that is resumed before that may choose an old step again.
+    The file of a step that a checkpoint has seen is deleted only once a checkpoint later than the step that
+    supersedes it is written: a run that is resumed before that may choose the old step again.
     """
 
     def __init__(self, run: Run, directory: RunDirectory) -> None:
@@ -106,6 +106,7 @@ class KeptWeights:
             rules.append(LAST)
         if rules:
             keep_weights(self._run, self._run.spec, self._directory, rules)
+            _unlink(self._superseded(self._saved))
 
     @property
     def wait_for_checkpoint(self) -> bool:
@@ -114,15 +115,21 @@ class KeptWeights:
 
     def delete_superseded(self) -> None:
         """Delete the files that a resumed run does not need, after a checkpoint or when the run ends."""
-        for path in self._superseded():
-            path.unlink(missing_ok=True)
+        _unlink(self._superseded())
+        self._saved = self._run.step
 
-    def _superseded(self) -> list[Path]:
+    def _superseded(self, after: int = -1) -> list[Path]:
+        """The files of steps later than `after` that no rule would choose."""
         return [
             path
             for (rule, step), path in kept_weights(self._directory).items()
-            if step > self._run.step or step != self._best.get(rule, (0.0, step))[1]
+            if step > self._run.step or after < step != self._best.get(rule, (0.0, step))[1]
         ]
+
+
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def _judges(run: Run) -> dict[str, Judge]:

@@ -138,6 +138,8 @@ def test_a_killed_run_ends_with_the_same_files(
     with pytest.raises(Killed):
         execute(spec, run, SETTINGS, progress, interrupts)
     assert run.checkpoint.exists()
+    rules = [rule for rule, _ in kept_weights(run)]
+    assert max(map(rules.count, rules)) <= 2  # of the checkpoint, and the best since
     assert execute(spec, run, SETTINGS) == ("done", "")
     assert contents(run) == contents(kept.run(spec.id))
 
