@@ -119,8 +119,13 @@ class MadeDataset(FileDataset):
 
 def _remove_damaged(folder: Path, settings: Mapping[str, Any]) -> None:
     known = read_manifest(folder)
-    if known["settings"] != settings:
-        raise UserError(f"{folder} holds another set: {known['settings']}, not {settings}")
+    made = known["settings"]
+    unlike = [k for k in {**settings, **made} if made.get(k) != settings.get(k)]
+    if unlike:
+        what = ", ".join(
+            f"{name} {made.get(name)!r}, not {settings.get(name)!r}" for name in unlike
+        )
+        raise UserError(f"{folder} holds another set: {what}")
     for file, checksum in known["checksums"].items():
         if (folder / file).is_file() and md5(folder / file) != checksum:
             (folder / file).unlink()
