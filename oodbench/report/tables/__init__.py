@@ -32,7 +32,7 @@ class Block:
 
     title: str
     header: Sequence[str]
-    cells: list[list[Cell]]
+    cells: Sequence[Sequence[Cell]]
     """The rows; `-` for a number that is missing."""
     ranked: int
     """The number of ranked rows: the complete ones, which stand first, the best at the top."""
