@@ -256,7 +256,7 @@ def validate(
 
     Exits with 1 if anything is wrong.
     """
-    from oodbench.board.freeze import wrong_board, wrong_results
+    from oodbench.board.checks import wrong_board, wrong_results
     from oodbench.board.protocol import protocol_of
     from oodbench.results.directory import Directory
 

@@ -18,8 +18,9 @@ from oodbench.report.cells import METHOD
 from oodbench.report.comparison import board_sheet
 from oodbench.report.sources import Agreement, compared, distance, named, outcome
 from oodbench.report.tables import Sheet
-from oodbench.report.tables.leaderboard import is_mean, leaderboard, value_cell
+from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.report.tables.remarks import trained_by
+from oodbench.report.tables.sheet import value_cell
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.read import read_board, read_results

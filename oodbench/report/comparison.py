@@ -26,7 +26,8 @@ from oodbench.report.statistics import (
     significant,
 )
 from oodbench.report.tables import Block, Sheet
-from oodbench.report.tables.leaderboard import leaderboard, sheet
+from oodbench.report.tables.leaderboard import leaderboard
+from oodbench.report.tables.sheet import sheet
 from oodbench.results.boards import board_among
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import Tables, only, origins

@@ -372,7 +372,8 @@ def _report(
 
 def _print_leaderboard(results: Directory, console: Terminal) -> None:
     from oodbench.report.tables import print_sheet
-    from oodbench.report.tables.leaderboard import leaderboard, sheet
+    from oodbench.report.tables.leaderboard import leaderboard
+    from oodbench.report.tables.sheet import sheet
     from oodbench.results.read import joined
 
     try:

@@ -16,8 +16,8 @@ from oodbench.report.comparison import compare_own_rows, comparison
 from oodbench.report.html import contents
 from oodbench.report.sources import beside_board
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import sheet
 from oodbench.report.tables.remarks import range_notes, trained_by
+from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.tables import Tables, origins
 from oodbench.selection.judge import judge

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from oodbench.report.tables import FORMATS, LATEX, print_sheet
-from oodbench.report.tables.leaderboard import leaderboard, sheet
+from oodbench.report.tables.leaderboard import leaderboard
+from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined
 from tests.helpers.paths import GOLDEN
 from tests.helpers.results.made import OneStep, any_version, report, spec

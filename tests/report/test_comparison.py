@@ -8,7 +8,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.report.comparison import OVERALL, comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
-from oodbench.report.tables.leaderboard import sheet
+from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined
 from tests.helpers.results.made import CODE, OneStep, report, spec, texts
 

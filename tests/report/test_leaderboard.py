@@ -9,7 +9,8 @@ from oodbench.errors import UserError
 from oodbench.report.cells import CEILING, scores
 from oodbench.report.comparison import comparison
 from oodbench.report.tables import FORMATS
-from oodbench.report.tables.leaderboard import Leaderboard, blocks, sheet
+from oodbench.report.tables.leaderboard import Leaderboard
+from oodbench.report.tables.sheet import blocks, sheet
 from oodbench.results.read import read_results
 from tests.helpers.results.made import Curve, Made, flat, leaderboard, texts
 

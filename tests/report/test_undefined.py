@@ -12,7 +12,8 @@ import pytest
 from oodbench.report.cells import cells, scores, with_prediction_metrics
 from oodbench.report.comparison import comparison
 from oodbench.report.tables import FORMATS, Sheet
-from oodbench.report.tables.leaderboard import leaderboard, sheet
+from oodbench.report.tables.leaderboard import leaderboard
+from oodbench.report.tables.sheet import sheet
 from oodbench.report.why import why
 from oodbench.results.read import joined, read_results
 from oodbench.selection.judge import judge

@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 
 from oodbench.report.tables import FORMATS
-from oodbench.report.tables.leaderboard import sheet
+from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State

@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from oodbench.notes import AnyNote
 from oodbench.report.__main__ import app
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import Leaderboard, blocks
+from oodbench.report.tables.leaderboard import Leaderboard
 from oodbench.report.tables.leaderboard import leaderboard as leaderboard
+from oodbench.report.tables.sheet import blocks
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State

@@ -1,0 +1,230 @@
+"""A leaderboard in rows and columns: tables of each dataset, then one over the datasets."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from oodbench.metrics import is_proportion
+from oodbench.report.cells import (
+    MEAN,
+    METHOD,
+    TRANSDUCTIVE,
+)
+from oodbench.report.numbers import UNDEFINED, Cell, with_error, with_unit
+from oodbench.report.statistics import rounded
+from oodbench.report.tables import Block, Marks, Sheet
+from oodbench.report.tables.leaderboard import COLUMN, FROM, Leaderboard, beats_constant, is_mean
+from oodbench.report.tables.remarks import findings_of
+
+SHARES, RANK = "mean (%)", "mean rank"
+"""The last columns of the table over all datasets."""
+
+
+Column = tuple[str, str, str]
+"""The test environments, environment and metric of a column."""
+
+
+Marked = tuple[set[int], set[int], set[int]]
+"""The rows of a column with the best values, those near them, and the runners-up."""
+
+
+def sheet(board: Leaderboard) -> Sheet:
+    """The tables of a leaderboard."""
+    shown, frame = blocks(board), board.frame
+    marks = ["Bold: the best value."] * any(block.best for block in shown)
+    marks += ["Underlined: no further from it than its standard error."] * any(
+        block.near for block in shown
+    )
+    apart = "Predictions of transductive methods depend on the other test inputs, too."
+    notes = (*board.notes, *[apart] * (TRANSDUCTIVE in set(frame["kind"])), *board.findings)
+    paper = shown[-1 if frame["dataset"].nunique() > 1 else 0]
+    marked = (" ".join(marks),) * bool(marks)
+    found = findings_of(board.chosen.runs)
+    return Sheet(shown, notes, board.remarks, frame, marked, paper, found)
+
+
+def blocks(board: Leaderboard) -> list[Block]:
+    """The tables of each dataset; with several datasets also the one over all, which is the last."""
+    frames = {str(d): frame for d, frame in board.frame.groupby("dataset", sort=False)}
+    shown = [block for name, frame in frames.items() for block in _of_dataset(board, name, frame)]
+    return shown if len(frames) == 1 else [*shown, _over_datasets(board)]
+
+
+def _of_dataset(board: Leaderboard, name: str, frame: pd.DataFrame) -> list[Block]:
+    means = frame[is_mean(frame)].set_index("label", drop=False)
+    metric = str(means.loc[means["kind"] == METHOD, "metric"].iloc[0])
+    cost = means["mean"].map(rounded) * (-1 if board.higher.get(metric, True) else 1)
+    ordered = means.iloc[np.argsort(cost.to_numpy(), kind="stable")]
+    methods, apart = (ordered[ordered["kind"] == kind] for kind in (METHOD, TRANSDUCTIVE))
+    grey = means[~means["kind"].isin((METHOD, TRANSDUCTIVE))]
+    columns = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
+    tested = [column for column in columns if column[1]]
+    if len(tested) == 2:  # the mean over a single environment would repeat its column
+        tested = tested[:1]
+    title = f"{name}: {with_unit(metric) or 'nothing recorded yet'}"
+    tables = [_block(board, title, frame, tested, methods, grey)]
+    if len(apart):
+        title = f"{title}, of transductive methods"
+        tables.append(_block(board, title, frame, tested, apart, grey[:0]))
+    if of_predictor := [column for column in columns if not column[1]]:
+        own = frame.loc[frame["environment"].eq("") & frame["mean"].notna(), "label"]
+        rows, grey = pd.concat([methods, apart]), grey[grey.index.isin(own)]  # no forest
+        title = f"{name}: of the predictor itself"
+        tables.append(_block(board, title, frame, of_predictor, rows, grey))
+    return tables
+
+
+def _block(
+    board: Leaderboard,
+    title: str,
+    frame: pd.DataFrame,
+    columns: Sequence[Column],
+    means: pd.DataFrame,
+    grey: pd.DataFrame,
+) -> Block:
+    complete = is_complete(means)
+    rows = pd.concat([means[complete], means[~complete], grey])
+    ranked, labels = int(complete.sum()), list(rows.index)
+    lasts = [board.last_cells(row) for row in rows.to_dict("records")]
+    records = frame.assign(told=beats_constant(frame)).to_dict("records")
+    entries = {tuple(e[name] for name in ("label", *COLUMN)): e for e in records}
+    header, cells, fits, marks = ["algorithm"], [labels], [0], list[Marked]()
+    for column in columns:
+        of_column = [entries.get((label, *column), {}) for label in labels]
+        fits += [len(header)] * (column[1] == MEAN or len(columns) == 1)
+        header.append(_title(column, columns))
+        cells.append(list(map(value_cell, of_column)))
+        marks.append(_marked(of_column[:ranked], board.higher.get(column[2], True)))
+    for name in lasts[0]:
+        if any(of_row[name] for of_row in lasts):
+            fits += [len(header)] * (name in ("n", FROM))
+            header.append(name)
+            cells.append([of_row[name] for of_row in lasts])
+    texts = list(map(list, zip(*cells, strict=True)))
+    best, near, second = _places(marks)
+    return Block(title, header, texts, ranked, best, near, second, len(grey), fits=fits)
+
+
+def _marked(rows: Sequence[Any], higher: bool) -> Marked:
+    """Mark the best values that are `told` from the constant answer, and the runner-up.
+
+    A runner-up stands below a single best of at least three values; below none where that is not told.
+    """
+    means, errors = (
+        np.array([row.get(name, math.nan) for row in rows], float) for name in ("mean", "stderr")
+    )
+    values = [rounded(mean) for mean in means]
+    best = _best(values, higher)
+    shown = {row for row in best if rows[row].get("told", True)}
+    near = {int(r) for b in shown for r in np.flatnonzero(np.abs(means - means[b]) <= errors[b])}
+    if len(best) != 1 or len(rows) < 3 or not shown:
+        return shown, near - shown, set()
+    others = [math.nan if row in best else value for row, value in enumerate(values)]
+    return shown, near - shown, _best(others, higher)
+
+
+def _best(values: Sequence[float], higher: bool) -> set[int]:
+    finite = [value for value in values if not math.isnan(value)]
+    if len(values) < 2 or not finite:
+        return set()
+    best = max(finite) if higher else min(finite)
+    return {place for place, value in enumerate(values) if value == best}
+
+
+def _places(columns: Sequence[Marked]) -> Iterator[Marks]:
+    for kind in range(3):
+        yield {(row, c) for c, marked in enumerate(columns, 1) for row in marked[kind]}
+
+
+def _title(column: Column, columns: Sequence[Column]) -> str:
+    tests, environment, metric = column
+    if not environment:
+        return metric
+    others = [c for c in columns if c[1] == environment and c != column and c[0]]
+    return f"{environment} (of {tests})" if others and tests != environment else environment
+
+
+def value_cell(row: Any) -> Cell:
+    """The mean in a row of `Leaderboard.frame`; `-` where no trial is complete."""
+    if not row or not row["n"]:
+        return "-"
+    if row.get("defined") == 0:
+        return UNDEFINED
+    return with_error(row["mean"], row["stderr"], row["metric"])
+
+
+def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether each row has all of its planned trials, and values where other rows of its dataset have."""
+    ended = means["n"] == means["planned"]
+    if "defined" not in means:
+        return ended
+    return ended & (means["defined"] == means.groupby("dataset")["defined"].transform("max"))
+
+
+def _over_datasets(board: Leaderboard) -> Block:
+    """The means on every dataset with the columns of `_ranking`; complete methods stand first."""
+    frame = board.frame
+    means = frame[is_mean(frame)].assign(told=beats_constant(frame))
+    columns = _ranking(board, means)
+    datasets = list(frame["dataset"].unique())
+    ranks, full = columns[RANK][0], list(columns[RANK][0].index)
+    is_method = frame["kind"] == METHOD
+    labels, grey = (list(frame.loc[rows, "label"].unique()) for rows in (is_method, ~is_method))
+    entries = {(e["dataset"], e["label"]): e for e in means.to_dict("records")}
+    froms = frame.drop_duplicates("label").set_index("label")[[FROM] if FROM in frame else []]
+    rows: list[list[Cell]] = []
+    for label in [*full, *(x for x in labels if x not in full), *grey]:
+        row = [label]
+        for dataset in datasets:
+            entry = entries.get((dataset, label), {})
+            is_shown = (entry.get("kind") == METHOD) != (label in grey)
+            row.append(value_cell(entry) if is_shown else "-")
+        if SHARES in columns:
+            mean = columns[SHARES][0].get(label, math.nan)
+            row.append("-" if math.isnan(mean) else with_error(mean, math.nan, "accuracy"))
+        rank = f"{ranks[label]:.2f}" if label in ranks else "-"
+        rows.append([*row, rank, *froms.loc[label]])
+    marked = [
+        _marked([{"mean": values[x], "told": told[x]} for x in full], up)
+        for values, told, up in columns.values()
+    ]
+    header = ["algorithm", *columns, *froms]
+    title = "All datasets: means over test environments"
+    fits = (0, *range(1 + len(datasets), len(header)))
+    best, near, second = _places(marked)
+    return Block(title, header, rows, len(full), best, near, second, len(grey), fits=fits)
+
+
+Ranked = tuple["pd.Series[float]", "pd.Series[bool]", bool]
+"""By method its values, NaN where it has none; of methods that are complete on all datasets, whether the
+value is told from the constant answer; and whether a higher value is better."""
+
+
+def _ranking(board: Leaderboard, means: pd.DataFrame) -> dict[str, Ranked]:
+    """The columns over all datasets: each dataset's mean, that of the proportions if there are any, and
+    the mean rank of the methods that are complete on all datasets, the best first; ties share a rank.
+    """
+    methods = means[means["kind"] == METHOD]
+    methods = methods.assign(mean=methods["mean"].map(rounded), whole=is_complete(methods))
+    labels, datasets = methods["label"].unique(), list(means["dataset"].unique())
+    values, whole, told = (
+        methods.pivot(index="label", columns="dataset", values=name).reindex(labels)[datasets]
+        for name in ("mean", "whole", "told")
+    )
+    whole = whole.eq(True)
+    full = whole.index[whole.all(axis=1)]
+    told = told.loc[full].eq(True)
+    metrics = dict(zip(methods["dataset"], methods["metric"], strict=True))
+    higher = {d: board.higher.get(metrics[d], True) for d in datasets}
+    defined = methods[methods["defined"] > 0] if "defined" in methods else methods
+    signs = {d: -1 if higher[d] else 1 for d in datasets if d in set(defined["dataset"])}
+    costs = values.loc[full, [*signs]] * [*signs.values()]
+    rank = costs.rank(na_option="bottom").mean(axis=1).sort_values(kind="stable")
+    columns: dict[str, Ranked] = {d: (values[d], told[d], up) for d, up in higher.items()}
+    if in_percent := [d for d in signs if is_proportion(metrics[d])]:
+        share = values.where(whole)[in_percent].mean(axis=1, skipna=False)
+        columns[SHARES] = share, told.any(axis=1), True
+    return columns | {RANK: (rank, told.any(axis=1), False)}
