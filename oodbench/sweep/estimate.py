@@ -19,7 +19,7 @@ BUDGET = 0.05
 """Seconds for which the updates of a bundle are measured, and as many for its evaluation."""
 SLOW_STEP = 0.5
 """Seconds of a first step above which no further step is measured: it stands for all."""
-TOTAL = 8.0
+TOTAL = 4.0
 """Seconds after which no further bundle is measured."""
 SAMPLE = 8
 """The number of runs that are measured as one program where runs are vectorized."""
