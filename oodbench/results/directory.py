@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from oodbench.errors import UserError
 from oodbench.files import is_temporary, write_whole
 from oodbench.notes import Finding
-from oodbench.results.ended import FOLDER, SMALL, Ended, ended, lock, records_file, write_part
+from oodbench.results.ended import FOLDER, SMALL, Ended, ended, lock, write_part
 from oodbench.results.run_directory import RunDirectory, dumps, kept_weights, process_beat
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import (
@@ -58,7 +58,7 @@ class Directory:
 
     def kept_weights(self, ids: Iterable[str]) -> dict[str, dict[tuple[str, int], Path]]:
         """The files of kept weights by the ids of runs among these, then by rule and step."""
-        there = self._names("kept")
+        there = self.names("kept")
         return {i: kept_weights(self.run(i)) for i in ids if i in there}
 
     def beat(self, steps: Mapping[str, int]) -> None:
@@ -104,11 +104,8 @@ class Directory:
         rows = self.plan()["rows"].drop_duplicates("id")
         return dict(zip(rows["id"], specs_of(rows), strict=True))
 
-    def folders(self) -> set[str]:
-        """The names of the folders of runs."""
-        return self._names("runs")
-
-    def _names(self, folder: str) -> set[str]:
+    def names(self, folder: str) -> set[str]:
+        """The names in a folder of the directory, which need not be there."""
         with suppress(OSError):
             return {*os.listdir(self.path / folder)}  # noqa: PTH208 (fast)
         return set()
@@ -143,11 +140,24 @@ class Directory:
         self.path.mkdir(parents=True, exist_ok=True)
         return FileLock(self.path / "sweep.lock")
 
-    def check(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Raise UserError if the directory holds anything but the sweep that `write_plan` gets."""
+    def check(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The stored plan, if any; raises UserError if it is not of the sweep that `write_plan` gets."""
         self._check_ours()
-        if (self.path / "sweep.json").exists():
-            self._check_same(name, settings, self.plan())
+        if not (self.path / "sweep.json").exists():
+            return {}
+        stored = self.plan()
+        if stored["name"] != name:
+            raise UserError(
+                f"{self.path} holds the sweep '{stored['name']}', not '{name}'; use another directory"
+            )
+        earlier, shared = stored["settings"].get("sweep", {}), settings.get("sweep", {})
+        for key in dict.fromkeys([*shared, *earlier]) if shared else ():
+            if earlier.get(key) != shared.get(key):
+                raise UserError(
+                    f"{self.path} holds '{name}' with {key} {earlier.get(key)}, "
+                    f"not {shared.get(key)}; use another directory"
+                )
+        return stored
 
     def _check_ours(self) -> None:
         if not (self.path / "sweep.json").exists() and self.path.exists():
@@ -184,11 +194,10 @@ class Directory:
 
         with self.plan_lock():
             new = pd.DataFrame(spec_columns(rows, [spec.id for spec in rows]))
-            known: Mapping[str, Any] = {}
-            if (self.path / "sweep.json").exists():
-                stored = self.plan()
-                known, before = stored["settings"], stored["rows"]
-                self._check_same(name, settings, stored)
+            stored = self.check(name, settings)
+            known: Mapping[str, Any] = stored.get("settings", {})
+            if stored:
+                before = stored["rows"]
                 before = _renamed(before[~before["id"].isin(list(without))], new)
                 gone = before["id"].isin(new["id"])
                 if replacing:
@@ -217,23 +226,6 @@ class Directory:
         write_table(table_of(rows, SPEC), self.path / "plan.parquet")
         text = dumps({"schema": SCHEMA, "name": name, "settings": settings})
         write_whole(self.path / "sweep.json", text)
-
-    def _check_same(
-        self, name: str, settings: Mapping[str, Any], stored: Mapping[str, Any]
-    ) -> None:
-        if stored["name"] != name:
-            raise UserError(
-                f"{self.path} holds the sweep '{stored['name']}', not '{name}'; use another directory"
-            )
-        if "sweep" not in settings:
-            return
-        earlier, shared = stored["settings"].get("sweep", {}), settings["sweep"]
-        for key in dict.fromkeys([*shared, *earlier]):
-            if earlier.get(key) != shared.get(key):
-                raise UserError(
-                    f"{self.path} holds '{name}' with {key} {earlier.get(key)}, "
-                    f"not {shared.get(key)}; use another directory"
-                )
 
 
 def _places(rows: "pd.DataFrame") -> "pd.Series[Any]":
@@ -264,9 +256,12 @@ def compact(directory: Directory, patient: bool = True) -> int:
     if another process is compacting and `patient` is false. Raises OSError, as for a full disk, and
     UserError without a plan; ended runs then stay in their folders.
     """
+    from oodbench.results.parquet import RUNS, of_runs
+    from oodbench.results.tables import stacked_runs
+
     results, rows = directory.path, directory.plan()["rows"]
     with suppress(Timeout), lock(results, patient):
-        now, folders = ended(results), directory.folders()
+        now, folders = ended(results), directory.names("runs")
         waiting = [i for i in rows["id"].unique() if i in folders and i not in now]
         found = [i for i in waiting if (results / "runs" / i / "done.json").exists()]
         about, records = directory.read_folders(found)
@@ -276,35 +271,26 @@ def compact(directory: Directory, patient: bool = True) -> int:
             # parts that contradict each other stay until all these runs have ended again
             chosen, about = [], about[~about.index.isin(list(now.contradicted))]
         elif now.contradicted:
-            chosen = [*range(len(now.parts))]
+            chosen = [*now.parts]
         if chosen or len(about):
-            _write(now, chosen, rows, about, records)
+            new = rows[rows["id"].isin(about.index)].join(about, on="id")[RUNS.names]
+            kept = _in_rows(now.runs[now.runs["part"].isin(chosen)], rows)
+            write_part(now, chosen, stacked_runs([kept, new]), of_runs(records, about.index))
         _clean(results, folders & {*now.runs["id"], *about.index})
         return len(about)
     return 0
 
 
-def _write(
-    now: Ended, chosen: list[int], rows: "pd.DataFrame", about: "pd.DataFrame", records: "pa.Table"
-) -> None:
-    from oodbench.results.parquet import RUNS, of_runs
-    from oodbench.results.tables import stacked_runs
+def _to_merge(now: Ended, rows: "pd.DataFrame", more: bool) -> list[str]:
+    """The parts to write as one, with `more` runs: small ones, and those of other rows."""
 
-    new = rows[rows["id"].isin(about.index)].join(about, on="id")[RUNS.names]
-    kept = _in_rows(now.runs[now.runs["part"].isin(chosen)], rows)
-    write_part(now, chosen, stacked_runs([kept, new]), of_runs(records, about.index))
+    def keys(runs: "pd.DataFrame") -> set[tuple[object, ...]]:
+        return set(runs[["id", *ROW_LABELS]].itertuples(index=False, name=None))
 
-
-def _to_merge(now: Ended, rows: "pd.DataFrame", more: bool) -> list[int]:
-    """The indices of the parts to write as one, with `more` runs: small ones, and those of other rows."""
-    parts = list(enumerate(now.parts))
-    small = {i for i, part in parts if part.size < SMALL}
-    old = {i for i, part in parts if _keys(part.runs) != _keys(_in_rows(part.runs, rows))}
+    small = {key for key, size in now.parts.items() if size < SMALL}
+    by_part = now.runs.groupby("part")
+    old = {str(key) for key, of in by_part if keys(of) != keys(_in_rows(of, rows))}
     return sorted(small | old) if more or old or len(small) > 1 else []
-
-
-def _keys(runs: "pd.DataFrame") -> set[tuple[object, ...]]:
-    return set(runs[["id", *ROW_LABELS]].itertuples(index=False, name=None))
 
 
 def _in_rows(runs: "pd.DataFrame", rows: "pd.DataFrame") -> "pd.DataFrame":
@@ -323,8 +309,7 @@ def _clean(results: Path, ids: Collection[str]) -> None:
         folder = results / "runs" / run_id
         with suppress(OSError, Timeout), FileLock(folder / "lock", blocking=False):
             shutil.rmtree(folder, ignore_errors=True)
-    parts = {*map(records_file, (results / FOLDER).glob("runs-*.parquet"))}
     for path in list((results / FOLDER).iterdir()):
-        orphaned = path.match("records-*.parquet") and path not in parts
-        if is_temporary(path) or orphaned:
+        runs = path.with_name(path.name.replace("records-", "runs-", 1))
+        if is_temporary(path) or not os.path.lexists(runs):
             path.unlink(missing_ok=True)

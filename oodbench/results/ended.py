@@ -5,7 +5,7 @@ it is in a `runs` file, which is written after its records. `compact` of `direct
 """
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -28,75 +28,27 @@ SMALL = 2**25
 
 
 @dataclass(frozen=True)
-class Part:
-    """A file of runs with the file of their records."""
-
-    key: str
-    runs: "pd.DataFrame"
-    """The columns `oodbench.results.parquet.RUNS`."""
-    records: "pa.Table"
-    """The columns `oodbench.results.parquet.RECORDS`."""
-    size: int
-    """The bytes of the file of records."""
-    place: str
-    """That file."""
-
-    def outcome(self, run_id: str) -> str:
-        """How a run ended, and its records, as a text."""
-        from oodbench.results.parquet import of_runs
-
-        runs = self.runs.loc[self.runs["id"] == run_id, ["state", "last_step"]]
-        return repr((runs.to_numpy().tolist(), of_runs(self.records, [run_id]).to_pylist()))
-
-
-@dataclass(frozen=True)
 class Ended:
     """The ended runs of a results directory, as they were when it was looked at."""
 
     path: Path
     """The results directory."""
-    parts: tuple[Part, ...] = ()
-    unread: tuple[str, ...] = ()
+    runs: "pd.DataFrame"
+    """The runs, a row for each row of the plan: the columns `oodbench.results.parquet.RUNS` and `part`, the
+    key of a run's part. A run in several parts that agree, as after an interrupted merge, is of the first."""
+    records: "pa.Table"
+    """The columns `oodbench.results.parquet.RECORDS`."""
+    parts: Mapping[str, int]
+    """The parts by their keys, with the bytes of their records."""
+    damaged: tuple[str, ...]
     """A sentence on each part that is left out."""
+    contradicted: Mapping[str, str]
+    """Runs that are left out because parts have unlike records of them: a sentence by run id."""
 
-    @cached_property
+    @property
     def wrong(self) -> tuple[str, ...]:
         """A sentence on each part and each run that is left out."""
-        return *self.unread, *self.contradicted.values()
-
-    @cached_property
-    def contradicted(self) -> dict[str, str]:
-        """Runs whose records differ between parts: a sentence by run id."""
-        places = self._rows[["id", "part"]].drop_duplicates()
-        several = places[places.duplicated("id", keep=False)].groupby("id")["part"]
-        found = {str(run_id): [self.parts[i] for i in at] for run_id, at in several}
-        return {
-            i: f"{parts[0].place} and {parts[1].place} have unlike records of the run {i}"
-            for i, parts in found.items()
-            if len({part.outcome(i) for part in parts}) > 1
-        }
-
-    @cached_property
-    def runs(self) -> "pd.DataFrame":
-        """The runs of all parts, a row for each row of the plan; `part` is the index of a run's part.
-
-        A run in several parts, as after an interrupted merge, is taken from the first if all agree, and
-        is left out otherwise.
-        """
-        rows = self._rows
-        first = rows["part"] == rows.groupby("id")["part"].transform("min")
-        return rows[first & ~rows["id"].isin(list(self.contradicted))]
-
-    @cached_property
-    def _rows(self) -> "pd.DataFrame":
-        import pandas as pd
-
-        from oodbench.results.parquet import RUNS
-        from oodbench.results.tables import stacked_runs
-
-        if not self.parts:
-            return pd.DataFrame(columns=[*RUNS.names, "part"])
-        return stacked_runs([part.runs.assign(part=i) for i, part in enumerate(self.parts)])
+        return *self.damaged, *self.contradicted.values()
 
     @cached_property
     def states(self) -> dict[str, State]:
@@ -109,17 +61,14 @@ class Ended:
         return dict(zip(self.runs["id"], self.runs["provenance"], strict=True))
 
     def __contains__(self, run_id: object) -> bool:
-        return bool(self.parts) and run_id in self.states
-
-    def _row(self, run_id: str) -> "pd.DataFrame":
-        row = self.runs[self.runs["id"] == run_id][:1].astype(object)
-        return row.where(row.notna(), None)
+        return run_id in self.states
 
     def info(self, run_id: str) -> RunFile:
         """What run.json said of a run, in its first row."""
         from oodbench.results.parquet import specs_of
 
-        row = self._row(run_id)
+        row = self.runs[self.runs["id"] == run_id][:1].astype(object)
+        row = row.where(row.notna(), None)
         values = row.iloc[0]
         context = {n: values[n] for n in ("dataset_label", *CONTEXT) if values[n] is not None}
         context |= values["context"] or {}
@@ -131,8 +80,7 @@ class Ended:
         """The records of a run in the order of their steps."""
         from oodbench.results.parquet import of_runs
 
-        part = self.parts[self._row(run_id)["part"].iloc[0]]
-        columns = of_runs(part.records, [run_id]).to_pydict().values()
+        columns = of_runs(self.records, [run_id]).to_pydict().values()
         return records_in(zip(*columns, strict=True))
 
     def forget(self, ids: Collection[str]) -> None:
@@ -140,7 +88,7 @@ class Ended:
         if any(run_id in self for run_id in ids):
             with lock(self.path):
                 now = ended(self.path)
-                write_part(now, range(len(now.parts)), now.runs[~now.runs["id"].isin(list(ids))])
+                write_part(now, now.parts, now.runs[~now.runs["id"].isin(list(ids))])
 
 
 def ended(results: Path) -> Ended:
@@ -155,34 +103,65 @@ def ended(results: Path) -> Ended:
             return _read(str(folder), tuple(stamps))
         except (FileNotFoundError, NotADirectoryError):
             if not folder.is_dir():
-                return Ended(results)
+                return _read(str(folder), ())
             # merged by another process meanwhile
 
 
 @lru_cache(maxsize=8)
 def _read(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Ended:
     """Read a folder; `stamps` are the names, sizes and times of change of its files."""
-    parts, wrong = [], []
+    import pyarrow as pa
+
+    from oodbench.results.parquet import RECORDS, RUNS, of_runs, runs_frame
+    from oodbench.results.tables import stacked_runs
+
+    frames = [runs_frame(RUNS.empty_table()).assign(part="")]
+    records, sizes, damaged = dict[str, pa.Table](), dict[str, int](), []
     for name, *_ in stamps:
-        try:
-            if name.startswith("runs-"):
-                parts.append(_part(Path(folder) / name))
-        except DamagedFile as error:
-            wrong.append(
-                f"{error}; its runs count as not trained until a launch trains them again; then delete it"
-            )
-    return Ended(Path(folder).parent, tuple(parts), tuple(wrong))
+        if name.startswith("runs-"):
+            key = name.removeprefix("runs-").removesuffix(".parquet")
+            try:
+                frame, records[key], sizes[key] = _part(*files_of(folder, key), key)
+                frames.append(frame.assign(part=key))
+            except DamagedFile as error:
+                damaged.append(
+                    f"{error}; its runs count as not trained until a launch trains them again; then delete it"
+                )
+    runs, unlike = stacked_runs(frames[1:] or frames), dict[str, str]()
+    first = runs["part"] == runs.groupby("id")["part"].transform("min")
+    if not first.all():
+        unlike = _unlike(runs, records, folder)
+        runs = runs[first & ~runs["id"].isin(list(unlike))]
+        ids = {key: runs.loc[runs["part"] == key, "id"].unique() for key in records}
+        records = {key: of_runs(table, ids[key]) for key, table in records.items()}
+    whole = pa.concat_tables([RECORDS.empty_table(), *records.values()])
+    return Ended(Path(folder).parent, runs, whole, sizes, tuple(damaged), unlike)
 
 
-def records_file(runs: Path) -> Path:
-    """The file of records of a file of runs."""
-    return runs.with_name(runs.name.replace("runs-", "records-", 1))
+def _unlike(runs: "pd.DataFrame", records: "dict[str, pa.Table]", folder: str) -> dict[str, str]:
+    from oodbench.results.parquet import of_runs
+
+    places = runs.drop_duplicates(["id", "part"])[["id", "part", "state", "last_step"]]
+    found = {}
+    for run_id, of_run in places[places.duplicated("id", keep=False)].groupby("id"):
+        outcomes = {
+            repr((*outcome, of_runs(records[key], [str(run_id)]).to_pylist()))
+            for _, key, *outcome in of_run.itertuples(index=False, name=None)
+        }
+        if len(outcomes) > 1:
+            one, other, *_ = (files_of(folder, key)[1] for key in of_run["part"])
+            found[str(run_id)] = f"{one} and {other} have unlike records of the run {run_id}"
+    return found
 
 
-def _part(runs: Path) -> Part:
+def files_of(folder: str | Path, key: str) -> tuple[Path, Path]:
+    """The files of a part: of its runs, and of their records."""
+    return Path(folder) / f"runs-{key}.parquet", Path(folder) / f"records-{key}.parquet"
+
+
+def _part(runs: Path, records: Path, key: str) -> "tuple[pd.DataFrame, pa.Table, int]":
     from oodbench.results.parquet import RECORDS, RUNS, count_records, parsed, runs_frame
 
-    key, records = runs.stem.removeprefix("runs-"), records_file(runs)
     of_runs, of_records = read_bytes(runs), read_bytes(records)
     if of_runs is None or of_records is None:
         if not os.path.lexists(runs):
@@ -193,7 +172,7 @@ def _part(runs: Path) -> Part:
     frame = runs_frame(parsed(of_runs, RUNS, str(runs)), str(runs))
     table = parsed(of_records, RECORDS, str(records))
     count_records(frame, table, str(records))
-    return Part(key, frame, table, len(of_records), str(records))
+    return frame, table, len(of_records)
 
 
 def lock(results: Path, patient: bool = True) -> FileLock:
@@ -204,25 +183,24 @@ def lock(results: Path, patient: bool = True) -> FileLock:
 
 
 def write_part(
-    now: Ended, chosen: Sequence[int], runs: "pd.DataFrame", new: "pa.Table | None" = None
+    now: Ended, merged: Collection[str], runs: "pd.DataFrame", new: "pa.Table | None" = None
 ) -> None:
-    """Write `runs`, which are of the chosen parts or have `new` records, as one part; remove the chosen."""
+    """Write `runs`, whose records are of `now` or `new`, as one part; remove the parts that it merges."""
     import pyarrow as pa
 
     from oodbench.results.parquet import RECORDS, RUNS, content_of, of_runs, table_of
 
-    tables = [RECORDS.empty_table() if new is None else new]
-    for i in chosen:
-        tables.append(of_runs(now.parts[i].records, runs.loc[runs["part"] == i, "id"].unique()))
     folder, key = now.path / FOLDER, ""
     if len(runs):
-        records = pa.concat_tables(tables).unify_dictionaries()
-        contents = content_of(table_of(runs, RUNS)), content_of(records)
+        tables = [RECORDS.empty_table() if new is None else new]
+        tables.append(of_runs(now.records, runs["id"].unique()))
+        contents = (
+            content_of(table_of(runs, RUNS)),
+            content_of(pa.concat_tables(tables).unify_dictionaries()),
+        )
         key = digest_of(b"".join(contents))
-        for kind, content in (("records", contents[1]), ("runs", contents[0])):
-            with whole_file(folder / f"{kind}-{key}.parquet") as file:
+        for path, content in reversed([*zip(files_of(folder, key), contents, strict=True)]):
+            with whole_file(path) as file:  # the records first
                 file.write(content)
-    for part in (now.parts[i] for i in chosen):
-        if part.key != key:
-            (folder / f"runs-{part.key}.parquet").unlink(missing_ok=True)
-            (folder / f"records-{part.key}.parquet").unlink(missing_ok=True)
+    for path in (path for old in {*merged} - {key} for path in files_of(folder, old)):
+        path.unlink(missing_ok=True)

@@ -83,20 +83,19 @@ def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None)
         raise UserError("the sweep plans no run")
     ids = pd.Index(rows["id"].unique())
     # folders first: a run that is moved meanwhile is then in the tables
-    there = results.folders()
+    there = results.names("runs")
     live, live_records = results.read_folders([i for i in ids if i in there])
     moved = ended(results.path)
     known = moved.runs[moved.runs["id"].isin(ids)].drop_duplicates("id").set_index("id")
     known["error"] = ""
-    parts = enumerate(moved.parts)
-    records = [of_runs(part.records, known.index[known["part"] == i]) for i, part in parts]
     live = live[~live.index.isin(known.index)]
     about = stacked_runs([f.reset_index(names="id") for f in (known[[*live]], live)])
     runs = _expanded(rows.join(about.set_index("id"), on="id"), settings)
     runs["directory"] = str(results.path)
     if findings := results.findings():
         runs["findings"] = runs["dataset_label"].map(findings)
-    in_order = _in_order([*records, of_runs(live_records, live.index)], ids)
+    records = of_runs(moved.records, known.index), of_runs(live_records, live.index)
+    in_order = _in_order(records, ids)
     notes = tuple(f"{sentence}." for sentence in moved.wrong)
     return Tables(*_each_once(completed(runs), in_order), notes=notes)
 

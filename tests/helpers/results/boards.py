@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +114,10 @@ def edited_board(board: Path) -> Iterator[Stored]:
 def edited_results(results: Path) -> Iterator[Stored]:
     """The tables of a results directory to change; records without a run are left out."""
     now = ended(results)
-    tables = Stored(now.runs, records_frame([part.records for part in now.parts]))
+    tables = Stored(now.runs, records_frame([now.records]))
     yield tables
     records = tables.records[tables.records["id"].isin(tables.runs["id"])]
-    every = range(len(now.parts))
-    write_part(now, every, tables.runs.assign(part=-1), table_of(records, RECORDS))
+    write_part(replace(now, records=table_of(records, RECORDS)), now.parts, tables.runs)
 
 
 def remove(board: Path, dataset: str, *labels: str) -> None:
