@@ -35,7 +35,7 @@ class Ended:
     """The results directory."""
     runs: "pd.DataFrame"
     """The runs, a row for each row of the plan: the columns `oodbench.results.parquet.RUNS` and `part`, the
-    key of a run's part. A run in several parts that agree, as after an interrupted merge, is of the first."""
+    key of a run's part: the first if several agree, as after an interrupted merge."""
     records: "pa.Table"
     """The columns `oodbench.results.parquet.RECORDS`."""
     parts: Mapping[str, int]
@@ -124,9 +124,8 @@ def _read(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Ended:
                 frame, records[key], sizes[key] = _part(*files_of(folder, key), key)
                 frames.append(frame.assign(part=key))
             except DamagedFile as error:
-                damaged.append(
-                    f"{error}; its runs count as not trained until a launch trains them again; then delete it"
-                )
+                until = "its runs count as not trained until a launch trains them again"
+                damaged.append(f"{error}; {until}; then delete it")
     runs, unlike = stacked_runs(frames[1:] or frames), dict[str, str]()
     first = runs["part"] == runs.groupby("id")["part"].transform("min")
     if not first.all():

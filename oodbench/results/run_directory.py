@@ -24,7 +24,7 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import (
     CONTEXT,
     SCHEMA,
-    Columns,
+    Column,
     DamagedFile,
     DoneFile,
     FailedFile,
@@ -33,10 +33,12 @@ from oodbench.results.schemas import (
     Row,
     RunFile,
     costs_of,
+    line_of,
     parse_json,
     read_bytes,
     read_file,
     records_in,
+    rows_of,
     whole_lines,
 )
 
@@ -84,8 +86,7 @@ class RunDirectory:
         (self.path / "failed.json").unlink(missing_ok=True)
 
     def _write_run(self, run: Mapping[str, Any]) -> None:
-        text = dumps({**run, "columns": self._columns.by_key})
-        write_whole(self.path / "run.json", text)
+        write_whole(self.path / "run.json", dumps({**run, "columns": self._columns}))
 
     def beat(self, step: int) -> None:
         """Say that this process has the run at `step`; `job` and `node` are Slurm's.
@@ -102,19 +103,19 @@ class RunDirectory:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record, with its values in `evaluations` and `train`, to the metrics."""
-        known = len(self._columns.by_key)
-        line = self._columns.line(record)
-        if len(self._columns.by_key) > known:  # on the disk before the line that needs them
+        known = len(self._columns)
+        line = line_of(record, self._columns)
+        if len(self._columns) > known:  # on the disk before the line that needs them
             self._write_run(from_json(self.read("run.json") or b"{}"))
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(dumps(line) + "\n")
 
     @cached_property
-    def _columns(self) -> Columns:
+    def _columns(self) -> dict[str, Column]:
         with suppress(DamagedFile):
             if (run := read_file(self.path / "run.json", RunFile)) is not None:
-                return Columns(run.columns)
-        return Columns({})
+                return dict(run.columns)
+        return {}
 
     def sync_records(self) -> dict[str, Any]:
         """Put the records on the disk; returns their number `records` and the `sha256` of their bytes."""
@@ -140,7 +141,7 @@ class RunDirectory:
     def forget_records(self) -> None:
         """Drop all records and the weights kept with them, for a run that starts from its first step."""
         shutil.rmtree(self.kept, ignore_errors=True)
-        self._columns = Columns({})
+        self._columns = {}
         write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:
@@ -150,7 +151,7 @@ class RunDirectory:
         with suppress(DamagedFile):
             run, text = self.info(), self.read("metrics.jsonl")
             if run is not None:
-                return records_in(Columns(run.columns).rows(self.id, whole_lines(text or b"")))
+                return records_in(rows_of(self.id, run.columns, whole_lines(text or b"")))
         return []
 
     @property
@@ -177,7 +178,7 @@ class RunDirectory:
             about |= {"training_environments": (), "context": {}, "provenance": {}, "records": 0}
             return about | costs_of([]), []
         lines, context = whole_lines(text), dict(run.context)
-        rows = Columns(run.columns).rows(self.id, lines)
+        rows = rows_of(self.id, run.columns, lines)
         context.pop("dataset_label", None)
         about |= {name: context.pop(name, None) for name in CONTEXT} | costs_of(lines)
         about["training_environments"] = tuple(about["training_environments"] or ())

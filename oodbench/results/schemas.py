@@ -238,42 +238,36 @@ class Line(File):
     step: Count
 
 
-class Columns:
-    """The keys of a run's values and their meanings."""
+def line_of(record: Mapping[str, Any], columns: dict[str, Column]) -> dict[str, Any]:
+    """The line of a record: its `step`, `train`, `cost` and `evaluations`; adds new keys to `columns`."""
+    keys = {column: key for key, column in columns.items()}
+    values: dict[Column, Any] = {
+        (e["environment"], e["split"], e["metric"], e["count"]): e["value"]
+        for e in record["evaluations"]
+    }
+    values |= {(None, TRAIN, name, 1): value for name, value in record.get("train", {}).items()}
+    for environment, split, metric, count in [column for column in values if column not in keys]:
+        key = name = "/".join([metric, *filter(None, (environment, split))])
+        number = 1
+        while key in columns or key in ("step", *COSTS):
+            number += 1
+            key = f"{name}#{number}"
+        columns[key] = environment, split, metric, count
+        keys[columns[key]] = key
+    named = {keys[column]: value for column, value in values.items()}
+    return {"step": record["step"], **named, **record.get("cost", {})}
 
-    def __init__(self, by_key: Mapping[str, Column]) -> None:
-        self.by_key = dict(by_key)
-        self._keys = {column: key for key, column in by_key.items()}
 
-    def _key(self, column: Column) -> str:
-        if column not in self._keys:
-            environment, split, metric, _ = column
-            name = "/".join([metric, *filter(None, (environment, split))])
-            key, number = name, 1
-            while key in self.by_key or key in ("step", *COSTS):
-                number += 1
-                key = f"{name}#{number}"
-            self._keys[column], self.by_key[key] = key, column
-        return self._keys[column]
-
-    def line(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The line of a record: its `step`, `train`, `cost` and `evaluations`; adds new keys."""
-        values = {
-            self._key((e["environment"], e["split"], e["metric"], e["count"])): e["value"]
-            for e in record["evaluations"]
-        }
-        train = record.get("train", {})
-        values |= {self._key((None, TRAIN, name, 1)): value for name, value in train.items()}
-        return {"step": record["step"], **values, **record.get("cost", {})}
-
-    def rows(self, run_id: str, lines: Iterable[Mapping[str, Any]]) -> list[Row]:
-        """The values of the lines of a run."""
-        return [
-            (run_id, line["step"], *self.by_key[key][:3], value, self.by_key[key][3])
-            for line in lines
-            for key, value in line.items()
-            if key in self.by_key
-        ]
+def rows_of(
+    run_id: str, columns: Mapping[str, Column], lines: Iterable[Mapping[str, Any]]
+) -> list[Row]:
+    """The values of the lines of a run."""
+    return [
+        (run_id, line["step"], *columns[key][:3], value, columns[key][3])
+        for line in lines
+        for key, value in line.items()
+        if key in columns
+    ]
 
 
 def records_in(rows: Iterable[Row]) -> list[dict[str, Any]]:
