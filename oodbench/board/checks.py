@@ -24,9 +24,7 @@ from oodbench.board.protocol import (
 from oodbench.hparams import neutral_values
 from oodbench.results.boards import ENTRIES_FILE
 from oodbench.results.directory import Directory
-from oodbench.results.parquet import (
-    specs_of,
-)
+from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import code, method_digest
 from oodbench.results.read import read_board, read_results
 from oodbench.results.run_spec import COMPLETE, RunSpec

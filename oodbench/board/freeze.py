@@ -13,11 +13,7 @@ import pandas as pd
 from filelock import FileLock
 
 from oodbench.board.checks import wrong_results
-from oodbench.board.protocol import (
-    label_of,
-    name_of,
-    protocol_of,
-)
+from oodbench.board.protocol import label_of, name_of, protocol_of
 from oodbench.errors import UserError
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.directory import Directory

@@ -8,15 +8,7 @@ import numpy as np
 import scipy
 
 from oodbench.datasets import Dataset, make
-from oodbench.diagnose.admission import (
-    ERM,
-    REFERENCES,
-    Figures,
-    Value,
-    checks,
-    figures,
-    value_of,
-)
+from oodbench.diagnose.admission import ERM, REFERENCES, Figures, Value, checks, figures, value_of
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.report.cells import constant_values, reported_metrics

@@ -23,13 +23,7 @@ from oodbench.notes import Finding
 from oodbench.results.ended import FOLDER, SMALL, Ended, ended, lock, write_part
 from oodbench.results.run_directory import RunDirectory, dumps, kept_weights, process_beat
 from oodbench.results.run_spec import COMPLETE, RunSpec
-from oodbench.results.schemas import (
-    SCHEMA,
-    DamagedFile,
-    SweepFile,
-    read_bytes,
-    read_file,
-)
+from oodbench.results.schemas import SCHEMA, DamagedFile, SweepFile, read_bytes, read_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,13 +27,7 @@ from oodbench.results.run_spec import DIWA, RunSpec, State
 from oodbench.results.stale import Stale, Trained, stale
 from oodbench.selection import find_rule
 from oodbench.sweep.file import Sweep
-from oodbench.sweep.launchers import (
-    Job,
-    Launcher,
-    RunStatus,
-    launchers,
-    statuses_on_disk,
-)
+from oodbench.sweep.launchers import Job, Launcher, RunStatus, launchers, statuses_on_disk
 from oodbench.sweep.launchers import LaunchOptions as LaunchOptions
 from oodbench.sweep.plan import Plan, make_plan, show_plan
 from oodbench.terminal import Terminal, counted, printable, terminal

@@ -14,15 +14,7 @@ from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.tables import tidy
 from oodbench.sweep.file import Keys, Sweep, takes_keys, validate
-from oodbench.sweep.launch import (
-    KEEP,
-    RETRAIN,
-    check_rules,
-    launch,
-    reasons,
-    settled,
-    store_plan,
-)
+from oodbench.sweep.launch import KEEP, RETRAIN, check_rules, launch, reasons, settled, store_plan
 from oodbench.sweep.launchers import LaunchOptions, statuses_on_disk
 from oodbench.sweep.objects import imported, named
 from oodbench.sweep.plan import Plan, make_plan

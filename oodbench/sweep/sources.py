@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.hparams import identity
 from oodbench.notes import Finding
-from oodbench.sweep.file import (
-    Component,
-    DatasetSettings,
-    Names,
-    Row,
-    Sweep,
-    TestSets,
-    training_of,
-)
+from oodbench.sweep.file import Component, DatasetSettings, Names, Row, Sweep, TestSets, training_of
 from oodbench.terminal import printable
 from oodbench.validation import several, short
 
