@@ -166,7 +166,7 @@ def run(
     if plan:
         made = make_plan(sweep, data_dir)
         show_plan(made, terminal())
-        return show_time(sweep, [*made.runs.values()], data_dir, workers, None, terminal())
+        return show_time(made, data_dir, workers)
     out = out or Path("results") / (f"{board.name}-{tier}" if tier else board.name)
     among = bool(frozen) and not features and set(chosen) <= set(frozen)
     if among:

@@ -195,7 +195,8 @@ class Directory:
                 before = _renamed(before[~before["id"].isin(list(without))], new)
                 gone = before["id"].isin(new["id"])
                 if replacing:
-                    gone |= _places(before).isin(_places(new))
+                    places = new.set_index(PLAN_KEY).index
+                    gone |= before.set_index(PLAN_KEY).index.isin(places)
                 new = stacked_runs([before[~gone], new])
             plugins = dict.fromkeys([*known.get("plugins", ()), *settings.get("plugins", ())])
             more = {"plugins": list(plugins)} if plugins else {}
@@ -220,14 +221,6 @@ class Directory:
         write_table(table_of(rows, SPEC), self.path / "plan.parquet")
         text = dumps({"schema": SCHEMA, "name": name, "settings": settings})
         write_whole(self.path / "sweep.json", text)
-
-
-def _places(rows: "pd.DataFrame") -> "pd.Series[Any]":
-    import pandas as pd
-
-    return pd.Series(
-        [*zip(*(rows[name] for name in PLAN_KEY), strict=True)], rows.index, dtype=object
-    )
 
 
 def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":

@@ -8,7 +8,6 @@ if __name__ == "__main__":
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,18 +17,16 @@ from oodbench.errors import UserError, some
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
-from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import Sweep, find_sweep, from_commas, name_of, read_sweep
+from oodbench.sweep.file import find_sweep, from_commas, name_of, read_sweep
 from oodbench.sweep.launch import check_rules, is_complete
 from oodbench.sweep.launch import launch as launch_sweep
 from oodbench.sweep.launchers import LaunchOptions, Resources, states, submitters
-from oodbench.sweep.plan import as_json, make_plan, show_plan
+from oodbench.sweep.plan import Plan, as_json, make_plan, show_plan
 from oodbench.terminal import (
     DataDir,
     Plugins,
     Stale,
     StepsPerSecond,
-    Terminal,
     Threads,
     Workers,
     commands,
@@ -104,45 +101,27 @@ def plan(
         typer.echo(as_json(made))
         return
     show_plan(made, terminal())
-    if made.runs:
-        specs = [*made.runs.values()]
-        show_time(parsed, specs, data_dir, workers, steps_per_second, terminal())
+    if made.runs and steps_per_second is None:
+        show_time(made, data_dir, workers)
+    elif made.runs and steps_per_second is not None:
+        steps = sum(spec.steps for spec in made.runs.values())
+        seconds = steps / steps_per_second
+        text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"
+        if workers is not None:
+            text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
+        terminal().say(f"{text}; evaluations come on top of it.")
 
 
-def show_time(
-    sweep: Sweep,
-    specs: Sequence[RunSpec],
-    data_dir: Path | None,
-    workers: int | None,
-    steps_per_second: float | None,
-    console: Terminal,
-) -> None:
-    """Print how long some runs of a sweep take at this speed, or by a few measured steps of each row.
+def show_time(plan: Plan, data_dir: Path | None, workers: int | None) -> None:
+    """Print how long the runs of a plan take, by a few measured steps of each row.
 
     Raises UserError for rows whose first steps fail.
     """
-    if steps_per_second is None:
-        _show_measured_time(sweep, specs, TrainSettings(data_dir=data_dir), workers, console)
-        return
-    steps = sum(spec.steps for spec in specs)
-    seconds = steps / steps_per_second
-    text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"
-    if workers is not None:
-        text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
-    console.say(f"{text}; evaluations come on top of it.")
-
-
-def _show_measured_time(
-    sweep: Sweep,
-    specs: Sequence[RunSpec],
-    settings: TrainSettings,
-    workers: int | None,
-    console: Terminal,
-) -> None:
     from oodbench.sweep.estimate import TOTAL, forecast
     from oodbench.sweep.launchers.progress import progress
     from oodbench.sweep.launchers.slurm import SlurmResources, described, packed
 
+    sweep, settings, console = plan.sweep, TrainSettings(data_dir=data_dir), terminal()
     with progress(console, 100, transient=True) as bar:
         task = bar.add_task("measuring", total=100)
 
@@ -150,7 +129,7 @@ def _show_measured_time(
             text = f"measuring {printable(row)}"
             bar.update(task, description=text, completed=int(100 * share))
 
-        expected = forecast(specs, settings, measuring)
+        expected = forecast([*plan.runs.values()], settings, measuring)
     if expected.unmeasured:
         console.say(
             f"These rows were not measured within {TOTAL:g} s, and are taken to be like the others: "
@@ -171,8 +150,7 @@ def _show_measured_time(
     )
     if shutil.which("sbatch") or sweep.resources.keys() - Resources.model_fields:
         asked = SlurmResources.of(sweep.resources)
-        packs = packed({spec.id: spec for spec in specs}, asked, settings, expected)
-        console.say(described(packs, asked))
+        console.say(described(packed(plan.runs, asked, settings, expected), asked))
 
 
 @app.command()
