@@ -13,8 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -185,6 +184,8 @@ DIGESTED = {
 """The digests of a run, and the field of the run that names what each is of."""
 Subject = tuple[str, str]
 """`method`, `network`, `dataset` or `files`, and the name of that method, network or dataset."""
+Variant = tuple[Code | str, Code | str | None, str]
+"""A digest of a subject as recorded and as it is now, and the results directory."""
 
 
 class Trained(NamedTuple):
@@ -211,30 +212,15 @@ class Stale:
     """Whether there is code or data here to compare the runs with."""
 
 
-@dataclass
-class _Variant:
-    """Runs of a directory with the same digests of a subject, both as recorded and as they are now."""
-
-    recorded: Code | str
-    now: Code | str | None
-    files: DataFiles
-    ids: list[str] = field(default_factory=list)
-
-    def changed(self) -> list[str]:
-        """The names of the files that have changed; FileNotFoundError says what cannot be compared."""
-        recorded, now = self.recorded, self.now
-        if isinstance(recorded, dict):
-            if isinstance(now, dict):
-                return identity.differing(recorded, now)
-            return identity.changed_files(recorded)
-        if isinstance(now, str):
-            return [] if now == recorded else self.files.differing(recorded, now)
-        return self.files.changed_files(recorded)
-
-    @property
-    def version(self) -> str:
-        """One digest of the recorded code or data."""
-        return self.recorded if isinstance(self.recorded, str) else combined(self.recorded)
+def _changed_files(recorded: Code | str, now: Code | str | None, files: DataFiles) -> list[str]:
+    """The names of the files that have changed; FileNotFoundError says what cannot be compared."""
+    if isinstance(recorded, dict):
+        if isinstance(now, dict):
+            return identity.differing(recorded, now)
+        return identity.changed_files(recorded)
+    if isinstance(now, str):
+        return [] if now == recorded else files.differing(recorded, now)
+    return files.changed_files(recorded)
 
 
 def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) -> list[Stale]:
@@ -245,9 +231,8 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
     that are not the package's own are compared. Runs of another program are not compared.
     """
     totals: Counter[Subject] = Counter()
-    variants: dict[Subject, dict[object, _Variant]] = defaultdict(dict)
+    variants: dict[Subject, dict[str, tuple[Variant, list[str]]]] = defaultdict(dict)
     versions: dict[str, list[str]] = defaultdict(list)
-    files = cache(lambda directory: DataFiles(Path(directory)))
     alike: dict[object, list[Trained]] = defaultdict(list)  # runs share what was read once
     known, none = here or {}, dict[str, Any]()
     for run in runs:
@@ -266,9 +251,8 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
             before, present = recorded.get(kind), now.get(kind)
             if before is None or (version != __version__ and identity.is_of_package(before)):
                 continue
-            variant = _Variant(before, present, files(run.directory))
-            key = repr((before, present, run.directory))
-            variants[subject].setdefault(key, variant).ids.extend(ids)
+            variant = before, present, run.directory
+            variants[subject].setdefault(repr(variant), (variant, []))[1].extend(ids)
     total, reasons = sum(map(len, versions.values())), list[Stale]()
     for v in [v for v in versions if v != __version__]:
         told = f"oodbench {v} trained {len(versions[v])} of {total} runs, and {__version__} is here"
@@ -278,29 +262,33 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
     return reasons
 
 
-def _reasons(subject: Subject, variants: Iterable[_Variant], total: int) -> Iterator[Stale]:
+def _reasons(
+    subject: Subject, variants: Iterable[tuple[Variant, list[str]]], total: int
+) -> Iterator[Stale]:
     """Why runs of a method, a network or a dataset are stale, or cannot be compared."""
-    found: dict[bool, list[_Variant]] = {True: [], False: []}
+    ids: dict[bool, list[str]] = {True: [], False: []}
     names: dict[bool, set[str]] = {True: set(), False: set()}
-    for variant in variants:
+    versions: dict[bool, set[str]] = {True: set(), False: set()}
+    for (recorded, now, directory), of_variant in variants:
         try:
-            files, is_known = variant.changed(), True
+            files = _changed_files(recorded, now, DataFiles(Path(directory)))
+            is_known = True
         except FileNotFoundError as error:
             files, is_known = [str(error)], False
-        names[is_known].update(files)
-        found[is_known] += [variant] * bool(files)
+        if files:
+            ids[is_known] += of_variant
+            names[is_known].update(files)
+            versions[is_known].add(recorded if isinstance(recorded, str) else combined(recorded))
     kind, name = subject
     what = f"The data of {name} have" if kind == "files" else f"{name} has"
-    for is_known, several in found.items():
-        ids = tuple(i for variant in several for i in variant.ids)
-        named = some(sorted(names[is_known]), NAMED)
-        sentence = f"{what} changed since {len(ids)} of its {total} runs were trained ({named})"
+    for is_known in (known for known in ids if ids[known]):
+        count, named = len(ids[is_known]), some(sorted(names[is_known]), NAMED)
+        sentence = f"{what} changed since {count} of its {total} runs were trained ({named})"
         if not is_known:
-            sentence = f"{named} is gone: {len(ids)} runs of {name} cannot be compared with it"
-        if (count := len({variant.version for variant in several})) > 1:
-            sentence += f"; they are of {count} versions of it"
-        if ids:
-            yield Stale(ids, sentence, is_known)
+            sentence = f"{named} is gone: {count} runs of {name} cannot be compared with it"
+        if len(versions[is_known]) > 1:
+            sentence += f"; they are of {len(versions[is_known])} versions of it"
+        yield Stale(tuple(ids[is_known]), sentence, is_known)
 
 
 def stale_runs(runs: "pd.DataFrame") -> list[Stale]:
