@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, counted
 from oodbench.notes import Note
 from oodbench.results.boards import (
     PROTOCOL_FILE,
@@ -175,8 +175,8 @@ def read_board(board: Path) -> Tables:
     runs = _expanded(runs.assign(error=""), settings).assign(frozen=True, directory=called(board))
     records = values[~is_score].reset_index(drop=True)
     coming = datasets_to_come(board)
-    count = f"{len(coming)} dataset{'s' * (len(coming) != 1)}"
-    notes = (Note(f"{to_come(coming)}.", f"{count} not frozen yet."),) * bool(coming)
+    brief = f"{counted(len(coming), 'dataset')} not frozen yet."
+    notes = (Note(f"{to_come(coming)}.", brief),) * bool(coming)
     return Tables(completed(runs), records, scores, notes)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype, union_categoricals
 
-from oodbench.errors import unknown
+from oodbench.errors import counted, unknown
 from oodbench.notes import AnyNote
 from oodbench.results.parquet import CATEGORIES, RECORDS
 from oodbench.results.run_spec import SCORE
@@ -292,8 +292,5 @@ def tidy(frames: Tables) -> pd.DataFrame:
 
 def chosen_once(about: Mapping[str, Any]) -> str:
     """How an earlier sweep has chosen hyperparameters, see `oodbench.sweep.resolve`."""
-    draws, trials = about["draws"], len(about["trials"])
-    return (
-        f"chosen once, by {about['rule']} in {about['results']}, among {draws} draw{'s' * (draws != 1)} "
-        f"in {trials} other trial{'s' * (trials != 1)}"
-    )
+    draws, trials = counted(about["draws"], "draw"), counted(len(about["trials"]), "other trial")
+    return f"chosen once, by {about['rule']} in {about['results']}, among {draws} in {trials}"
