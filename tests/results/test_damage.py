@@ -105,7 +105,7 @@ class Healthy:
         runs = {(spec.label, spec.trial): i for i, spec in results.specs().items()}
         with pytest.MonkeyPatch.context() as patch:
             diverging = {runs["diverging", t] for t in (0, 1)}
-            patch.setattr(Directory, "folders", lambda _: diverging)
+            patch.setattr(Directory, "names", lambda *_: diverging)
             assert compact(results) == 2
         self.undisturbed = outcome(results)
         states = {self.undisturbed[runs[label, 0]][0] for label in ("ERM", "Raising", "diverging")}
