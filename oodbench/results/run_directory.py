@@ -169,21 +169,18 @@ class RunDirectory:
         A broken run has no records; an unfinished one has the records before a torn or damaged line.
         """
         state, reason = self.state_and_reason()
-        about: dict[str, Any] = {"state": state, "error": reason}
-        run, text = None, b""
+        context, made, lines, rows = dict[str, Any](), dict[str, Any](), [], list[Row]()
         with suppress(DamagedFile):
-            run = self.info()
-            text = b"" if state is State.BROKEN else self.read("metrics.jsonl") or b""
-        if run is None or run.spec.id != self.id:
-            about |= {"training_environments": (), "context": {}, "provenance": {}, "records": 0}
-            return about | costs_of([]), []
-        lines, context = whole_lines(text), dict(run.context)
-        rows = rows_of(self.id, run.columns, lines)
+            if (run := self.info()) is not None and run.spec.id == self.id:
+                context, made = dict(run.context), dict(run.provenance)
+                text = b"" if state is State.BROKEN else self.read("metrics.jsonl")
+                lines = whole_lines(text or b"")
+                rows = rows_of(self.id, run.columns, lines)
         context.pop("dataset_label", None)
+        about: dict[str, Any] = {"state": state, "error": reason, "records": len(rows)}
         about |= {name: context.pop(name, None) for name in CONTEXT} | costs_of(lines)
         about["training_environments"] = tuple(about["training_environments"] or ())
-        about |= {"context": context, "provenance": dict(run.provenance), "records": len(rows)}
-        return about, rows
+        return about | {"context": context, "provenance": made}, rows
 
     def finish(self, status: State, step: int) -> None:
         """Mark the run as `done` or `diverged` at `step`.
