@@ -10,6 +10,7 @@ import os
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
@@ -20,6 +21,8 @@ import numpy.typing as npt
 
 from oodbench.errors import UserError
 from oodbench.files import open_regular, whole_file
+from oodbench.results.boards import find_board
+from oodbench.results.directory import Directory
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.schemas import UNREADABLE, brief
 
@@ -276,11 +279,6 @@ def predictions_of_runs(runs: Any) -> Callable[[str, int], dict[str, Predictions
 
     A frozen run without predictions has none; raises UserError where another keeps none.
     """
-    from functools import cache
-
-    from oodbench.results.boards import find_board
-    from oodbench.results.directory import Directory
-
     of_dataset = cache(lambda name, dataset: frozen_predictions(find_board(name), dataset))
     names = ["id", "directory", "dataset_label"]
     frozen = set(runs.loc[runs["frozen"].eq(True), "id"])
@@ -291,6 +289,6 @@ def predictions_of_runs(runs: Any) -> Callable[[str, int], dict[str, Predictions
         if run_id in frozen:
             found: dict[str, Predictions] = of_dataset(directory, dataset)(run_id, step)
             return found
-        return read_predictions(Directory(Path(directory)).run(run_id.partition("@")[0]), step)
+        return read_predictions(Directory(Path(directory)).run(run_id), step)
 
     return predictions_of

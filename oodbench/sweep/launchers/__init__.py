@@ -30,8 +30,6 @@ launchers: Registry[type["Launcher"]] = Registry(
     "launcher", "oodbench.sweep.launchers.Launcher", "oodbench.launchers"
 )
 
-Specs = dict[str, RunSpec]
-
 
 def register(name: str) -> Callable[[type["Launcher"]], type["Launcher"]]:
     """Register a launcher under the name that users give to `--launcher`."""
@@ -73,7 +71,7 @@ class Job:
     name: str
     """The name of the sweep."""
     results: Directory
-    specs: Specs
+    specs: dict[str, RunSpec]
     """All runs of the sweep."""
     ids: tuple[str, ...]
     """The ids of the runs to train."""
