@@ -173,53 +173,33 @@ def draw(
     family: str = "",
     dataset_defaults: Mapping[str, Value] = MappingProxyType({}),
     *,
+    given: Mapping[str, Any] = MappingProxyType({}),
     shared: Collection[str] = (),
     trial: int | None = None,
-    ranges: Mapping[str, tuple[Value, Distribution | None]] = MappingProxyType({}),
-) -> dict[str, Value]:
+    name: str = "",
+) -> dict[str, Any]:
     """Draw `index` of the hyperparameters of `owner`: 0 is the defaults, k > 0 is random.
 
-    A dataset's own defaults come before its family's. Each value has a separate random stream,
-    derived from (owner, field, index) and, if given, the trial, so adding or removing a field does not
-    change the others. All owners use one stream for a `shared` field: each draws the same quantile of
-    the distribution that it declares. `ranges` overrides the defaults and distributions of some fields.
+    A dataset's own defaults come before its family's, and what a sweep file has `given` before both: a
+    value, a list with a value for each draw, or a default and a range. Each value has a separate random
+    stream, derived from (owner, field, index) and, if given, the trial, so adding or removing a field does
+    not change the others. All owners use one stream for a `shared` field: each draws the same quantile of
+    the distribution that it declares. Raises UserError for invalid values, of `name` or else `owner`.
     """
-    values = defaults(space, family)
-    values |= {name: value for name, value in dataset_defaults.items() if name in values}
-    values |= {name: default for name, (default, _) in ranges.items()}
-    others = {name: distribution for name, (_, distribution) in ranges.items()}
-    if index > 0:
-        of_trial = [] if trial is None else [trial]
-        for name, distribution in {**distributions(space, family), **others}.items():
-            if distribution is not None:
-                stream_owner = "all" if name in shared else owner
-                stream = random.Random(derive("hparam", stream_owner, name, index, *of_trial))
-                values[name] = distribution.at(stream.random())
-    return values
-
-
-def drawn_values(
-    space: type,
-    owner: str,
-    name: str,
-    index: int,
-    family: str = "",
-    dataset_defaults: Mapping[str, Value] = MappingProxyType({}),
-    *,
-    given: Mapping[str, Any],
-    shared: Collection[str] = (),
-    trial: int | None = None,
-) -> dict[str, Any]:
-    """Hyperparameters of draw `index` as in a run's spec; a sweep file's values for `name` take precedence.
-
-    A sweep file gives a value, a list with a value for each draw, or a default and a range in place of
-    the method's. Raises UserError for invalid values. The other arguments are those of `draw`.
-    """
-    place = f"the hyperparameters of {name}"
+    place = f"the hyperparameters of {name or owner}"
     ranges = _given_ranges(space, given, family, place)
-    values: dict[str, Any] = draw(
-        space, owner, index, family, dataset_defaults, shared=shared, trial=trial, ranges=ranges
-    )
+    pairs = {f.name: _default(f, family) for f in fields(space)}
+    pairs |= {
+        key: (value, pairs[key][1]) for key, value in dataset_defaults.items() if key in pairs
+    }
+    pairs |= ranges
+    values: dict[str, Any] = {key: default for key, (default, _) in pairs.items()}
+    of_trial = [] if trial is None else [trial]
+    for key, (_, distribution) in pairs.items():
+        if index > 0 and distribution is not None:
+            stream_owner = "all" if key in shared else owner
+            stream = random.Random(derive("hparam", stream_owner, key, index, *of_trial))
+            values[key] = distribution.at(stream.random())
     for key, value in given.items():
         if isinstance(value, list):
             if index >= len(value):
@@ -229,7 +209,7 @@ def drawn_values(
             values[key] = value[index]
         elif key not in ranges:
             values[key] = value
-    return identity(space, asdict(checked(space, values, place)))
+    return asdict(checked(space, values, place))
 
 
 def _given_ranges(
@@ -265,13 +245,14 @@ def _given_ranges(
 def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
     """`values` as an instance of the dataclass `space`; ints are taken where floats are expected.
 
-    Raises UserError for an unknown name, a wrong type, or a value out of range, naming `place`.
+    Missing values are the neutral ones, or else the defaults. Raises UserError for an unknown name, a wrong
+    type, or a value out of range, naming `place`.
     """
     known = {f.name: f for f in fields(space)}  # type: ignore[arg-type]
     kind: Any = space
     types = _types(kind)
     result: dict[str, Any] = {}
-    for name, value in values.items():
+    for name, value in {**neutral_values(kind), **values}.items():
         if name not in known:
             raise unknown("name", name, known, place)
         if isinstance(value, list) and (hint := known[name].metadata.get("no_list")):

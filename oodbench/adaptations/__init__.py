@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.errors import UserError, names_arguments
-from oodbench.hparams import checked, defaults, hparam, neutral_values
+from oodbench.hparams import checked, defaults, hparam
 from oodbench.networks.base import Network
 from oodbench.registry import Registry
 
@@ -182,8 +182,7 @@ def adapted(
     logits. Raises UserError as `Adaptation` does.
     """
     cls: Any = adaptations.get(name)
-    given = {**neutral_values(cls.Hparams), **hparams}
-    values = checked(cls.Hparams, given, f"the hyperparameters of the adaptation {name}")
+    values = checked(cls.Hparams, hparams, f"the hyperparameters of the adaptation {name}")
     # optimizers are left out of the copy, which is never trained further: their moments are large
     moments = getattr(module, "optimizers", None)
     own = copy.deepcopy(module, {} if moments is None else {id(moments): {}}).eval()

@@ -1,12 +1,13 @@
 """Correct second derivatives of networks.
 
-Under `vmap` torch 2.15 gets the second derivative of batch, layer and instance normalisation wrong: it
-silently treats mean and variance as constants. Written as equations, these layers are differentiated
-correctly. Group normalisation is correct as it is. Attention's fused kernels have no second derivative.
+Under `vmap`, torch (as of 2.15) gets the second derivatives of batch, layer and instance normalisation wrong
+without a warning: mean and variance count as constants. Here these layers are written as equations. Group
+normalisation is right as it is. Attention's fused kernels have no second derivative; its plain kernel has.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import Signature, signature
 from typing import Any
 
 import torch
@@ -54,71 +55,34 @@ class _NormsByEquation(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        return EQUATIONS.get(function, function)(*args, **(kwargs or {}))
+        if function not in SIGNATURES:
+            return function(*args, **(kwargs or {}))
+        given = SIGNATURES[function].bind(*args, **(kwargs or {}))
+        given.apply_defaults()
+        return _normalised(function, given.arguments)
 
 
-def _batch_norm(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    if not training:
-        fixed = (running_mean, running_var, weight, bias, training, momentum, eps)
-        return functional.batch_norm(x, *fixed)
-    return _of_channels(x, [0, *range(2, x.dim())], weight, bias, eps)
-
-
-def _instance_norm(
-    x: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    if not use_input_stats:
-        return _batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-    return _of_channels(x, range(2, x.dim()), weight, bias, eps)
-
-
-def _of_channels(
-    x: Tensor, axes: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
-    each = (-1, *[1] * (x.dim() - 2))
-    by_channel = [None if values is None else values.view(each) for values in (weight, bias)]
-    return _normalised(x, axes, by_channel[0], by_channel[1], eps)
-
-
-def _layer_norm(
-    x: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
-    return _normalised(x, range(-len(normalized_shape), 0), weight, bias, eps)
-
-
-def _normalised(
-    x: Tensor, axes: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
-    variance, mean = torch.var_mean(x, list(axes), correction=0, keepdim=True)
-    scaled = (x - mean) * (variance + eps).rsqrt()
+def _normalised(function: Any, given: Mapping[str, Any]) -> Tensor:
+    x, eps = given["input"], given["eps"]
+    weight, bias = given["weight"], given["bias"]
+    if not given.get("training", given.get("use_input_stats", True)):
+        mean, variance = given["running_mean"], given["running_var"]
+        return functional.batch_norm(x, mean, variance, weight, bias, eps=eps)
+    if function is functional.layer_norm:
+        axes = [*range(-len(given["normalized_shape"]), 0)]
+    else:
+        axes = [*([0] if function is functional.batch_norm else []), *range(2, x.dim())]
+        of_channels = (-1, *[1] * (x.dim() - 2))
+        weight, bias = (v if v is None else v.view(of_channels) for v in (weight, bias))
+    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    scaled: Tensor = (x - mean) * (variance + eps).rsqrt()
     if weight is not None:
         scaled = scaled * weight
     return scaled if bias is None else scaled + bias
 
 
-EQUATIONS: dict[Any, Callable[..., Tensor]] = {
-    functional.batch_norm: _batch_norm,
-    functional.instance_norm: _instance_norm,
-    functional.layer_norm: _layer_norm,
+SIGNATURES: dict[Any, Signature] = {
+    norm: signature(norm)
+    for norm in (functional.batch_norm, functional.instance_norm, functional.layer_norm)
 }
-"""torch's functions, and the equations that replace them."""
+"""The functions that are replaced, with the names of their arguments."""

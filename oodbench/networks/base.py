@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError
-from oodbench.hparams import checked, hparam, neutral_values
+from oodbench.hparams import checked, hparam
 from oodbench.registry import Registry
 
 networks: Registry[type["Network"]] = Registry("network", "oodbench.networks.Network")
@@ -127,9 +127,8 @@ class Perturbation(nn.Module):
 
 def _perturb(network: Network, h: Network.Hparams) -> None:
     (inherited,) = (f for f in fields(Network.Hparams) if f.name == "dropout")
-    dropout = (
-        h.dropout if inherited in fields(h) else 0.0
-    )  # a network that redeclares it applies it
+    # a network that redeclares it applies it
+    dropout = h.dropout if inherited in fields(h) else 0.0
     if h.hidden_noise or dropout:
         network.on_hidden = Perturbation(h.hidden_noise, dropout)
         hidden = [m for m in network.featurizer.modules() if isinstance(m, ACTIVATIONS)]
@@ -153,7 +152,6 @@ def build(
     """
     cls: Any = networks.get(name)
     torch.manual_seed(seed)
-    values = {**neutral_values(cls.Hparams), **values}
     hparams = checked(cls.Hparams, values, f"the hyperparameters of the network {name}")
     network: Network = cls(input_shape, num_outputs, hparams)
     if isinstance(hparams, Network.Hparams):
@@ -173,6 +171,5 @@ def _build_once(
     cls: Any, values: tuple[tuple[str, object], ...], input_shape: tuple[int, ...], num_outputs: int
 ) -> None:
     with torch.random.fork_rng(devices=()):
-        known = {**neutral_values(cls.Hparams), **dict(values)}
-        hparams = checked(cls.Hparams, known, f"the hyperparameters of {cls.__name__}")
+        hparams = checked(cls.Hparams, dict(values), f"the hyperparameters of {cls.__name__}")
         cls(input_shape, num_outputs, hparams)

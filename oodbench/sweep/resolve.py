@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
-from oodbench.hparams import drawn_values, rates_family
+from oodbench.hparams import draw as draw_hparams
+from oodbench.hparams import identity, rates_family
 from oodbench.metrics import known_direction
 from oodbench.registry import CHANGES
 from oodbench.results.directory import Directory
@@ -260,13 +261,15 @@ def _drawn(sweep: Sweep, pair: Pair, draw: int, trial: int | None = None) -> Dra
     given = {**source.network.hparams, **row.network}
 
     def of_network(family: str) -> dict[str, Any]:
-        return drawn_values(network.Hparams, stream, name, draw, family, given=given, trial=trial)
+        space = network.Hparams
+        drawn = draw_hparams(space, stream, draw, family, given=given, trial=trial, name=name)
+        return identity(space, drawn)
 
     of_usual = of_network(metadata.family)
     family = rates_family(metadata.family, network.is_pretrained(of_usual))
-    hparams = drawn_values(
-        pair.algorithm.Hparams,
-        row.name,
+    space = pair.algorithm.Hparams
+    hparams = draw_hparams(
+        space,
         row.name,
         draw,
         family,
@@ -279,7 +282,7 @@ def _drawn(sweep: Sweep, pair: Pair, draw: int, trial: int | None = None) -> Dra
     adapt = (
         None if isinstance(row.adapt, str) else _drawn_adaptation(row.adapt, draw, family, trial)
     )
-    return hparams, network.resolved(own, source.dataset), adapt
+    return identity(space, hparams), network.resolved(own, source.dataset), adapt
 
 
 def _drawn_adaptation(
@@ -289,7 +292,8 @@ def _drawn_adaptation(
 
     name, values = adapt["name"], {key: value for key, value in adapt.items() if key != "name"}
     space = adaptations.get(name).Hparams
-    return {"name": name} | drawn_values(space, name, name, draw, family, given=values, trial=trial)
+    drawn = draw_hparams(space, name, draw, family, given=values, trial=trial)
+    return {"name": name} | identity(space, drawn)
 
 
 def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chosen:

@@ -16,7 +16,7 @@ from oodbench.data.preparation import fits, is_discrete, part
 from oodbench.data.streams import digest_of
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
-from oodbench.hparams import checked, neutral_values
+from oodbench.hparams import checked
 from oodbench.networks.base import build, networks
 from oodbench.results.predictions import FITTED, write_examples, write_predictions
 from oodbench.results.run_directory import RunDirectory
@@ -76,11 +76,10 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
         derive(*shared),
     )
     cls: Any = algorithms.get(spec.algorithm)
-    values = {**neutral_values(cls.Hparams), **spec.hparams}
-    reason = why_skipped(cls, problem, values)
+    reason = why_skipped(cls, problem, spec.hparams)
     if reason is not None:
         raise UserError(f"{spec.algorithm} cannot be run on {spec.dataset}: {reason}")
-    hparams = checked(cls.Hparams, values, f"the hyperparameters of {spec.algorithm}")
+    hparams = checked(cls.Hparams, spec.hparams, f"the hyperparameters of {spec.algorithm}")
     seed_process(derive(*shared, spec.algorithm))
     algorithm: Algorithm = cls(network, problem, hparams).to(device)
     has_head = any(p.requires_grad for p in algorithm.network.classifier.parameters())

@@ -44,7 +44,7 @@ def test_its_tables_say_what_trained_it_and_it_is_valid_whatever_methods_and_dat
     def gone(*arguments: object, **options: object) -> None:
         raise AssertionError("the methods, ranges or data of today were asked")
 
-    for name in ("sweep.resolve.drawn_values", "sweep.plan.make_plan", "datasets.make"):
+    for name in ("sweep.resolve.draw_hparams", "sweep.plan.make_plan", "datasets.make"):
         monkeypatch.setattr(f"oodbench.{name}", gone)
     assert "is as it must be" in invoke("validate", older)
 
