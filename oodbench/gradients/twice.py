@@ -1,6 +1,6 @@
 """Correct second derivatives of networks.
 
-Under `vmap`, torch (as of 2.15) gets the second derivatives of batch, layer and instance normalisation wrong
+Under `vmap`, torch 2.15 gets the second derivatives of batch, layer and instance normalisation wrong
 without a warning: mean and variance count as constants. Here these layers are written as equations. Group
 normalisation is right as it is. Attention's fused kernels have no second derivative; its plain kernel has.
 """
