@@ -48,19 +48,10 @@ _PLACES = {
     "sweep": "oodbench.sweep",
 }
 """Modules of functions that are imported at their first use, since they import torch or pandas."""
-_MODULES = {
-    *(
-        "adaptations",
-        "algorithms",
-        "arithmetic",
-        "conformance",
-        "datasets",
-        "errors",
-        "hparams",
-        "metrics",
-    ),
-    *("networks", "optimizers", "registry", "selection", "steps", "tasks"),
-}
+_MODULES = set(
+    "adaptations algorithms arithmetic conformance datasets errors hparams metrics networks optimizers "
+    "registry selection steps tasks".split()
+)
 """Modules that users write their classes with, imported at their first use, too."""
 
 

@@ -191,8 +191,7 @@ def _trained(
     return {p: make() for p, make in gradients if p is not None and p.requires_grad}
 
 
-def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Run a linear layer."""
+def _linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
     seen, weight = x.detach(), module.weight
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
@@ -208,8 +207,8 @@ def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[T
     return F.linear(x, module.weight.detach(), _fixed(module.bias)), pullback
 
 
-def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Run a convolution: on unfolded inputs it is a linear layer at every position."""
+def _conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
+    # on unfolded inputs a convolution is a linear layer at every position
     seen, groups = x.detach(), module.groups
     options: Any = (module.stride, module.padding, module.dilation, groups)
     weight_gradient: Any = conv2d_weight
@@ -242,24 +241,27 @@ def _sum(values: Tensor, units: int) -> Tensor:
     return values.sum([d for d in range(1, values.dim()) if d != 2])
 
 
-def _scale(module: Any, normalized: Tensor, units: int) -> tuple[Tensor, Pullback]:
-    if module.weight is None:
-        return normalized, lambda cotangent: {}
-    shape = (1, -1, *[1] * (normalized.dim() - 2))
-    seen = normalized.detach()
+def _scale(module: Any, x: Tensor, units: int, *_: str) -> tuple[Tensor, Pullback]:
+    # multiply each channel by its weight, and add its bias
+    weight, bias = module.weight, getattr(module, "bias", None)
+    if weight is None:
+        return x, lambda cotangent: {}
+    seen, shape = x.detach(), (1, -1, *[1] * (x.dim() - 2))
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         return _trained(
-            (module.weight, lambda: Dense(_sum(cotangent * seen, units))),
-            (module.bias, lambda: Dense(_sum(cotangent, units))),
+            (weight, lambda: Dense(_sum(cotangent * seen, units))),
+            (bias, lambda: Dense(_sum(cotangent, units))),
         )
 
-    weight, bias = module.weight.detach().view(shape), module.bias.detach().view(shape)
-    return torch.addcmul(bias, normalized, weight), pullback
+    factor = weight.detach().view(shape)
+    if bias is None:
+        return x * factor, pullback
+    return torch.addcmul(bias.detach().view(shape), x, factor), pullback
 
 
-def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Normalise; in training mode by the statistics that `batch_norm` names (see `gradients.backward`)."""
+def _batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
+    # in training mode by the statistics that `batch_norm` names, see `gradients.backward`
     if not (module.training or module.running_mean is None):
         normalized = F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
     elif batch_norm in ("environment", "rows"):
@@ -306,17 +308,15 @@ def _remember(module: Any, means: Tensor, variances: Tensor, count: int) -> None
         module.running_var.lerp_(variance, momentum)
 
 
-def group_norm(
+def _group_norm(
     module: nn.GroupNorm, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
-    """Normalise each example over its groups of channels."""
     return _scale(module, F.group_norm(x, module.num_groups, eps=module.eps), units)
 
 
-def layer_norm(
+def _layer_norm(
     module: nn.LayerNorm, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
-    """Normalise each row; scale and shift have a row's shape."""
     normalized = F.layer_norm(x, module.normalized_shape, eps=module.eps)
     seen, row = normalized.detach(), (units, -1, *module.normalized_shape)
 
@@ -333,23 +333,11 @@ def layer_norm(
     return normalized, pullback
 
 
-def scales(module: Scales, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Multiply each feature by its scale."""
-    seen = x.detach()
-
-    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
-        return _trained((module.weight, lambda: Dense(_sum(cotangent * seen, units))))
-
-    return x * module.weight.detach(), pullback
-
-
-def embedding(
+def _embedding(
     module: nn.Embedding, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
-    """Look up rows; the padding row has no gradient."""
-
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
-        if module.padding_idx is not None:
+        if module.padding_idx is not None:  # that row has no gradient
             cotangent = cotangent * (x != module.padding_idx).unsqueeze(-1)
         values = cotangent.reshape(units, -1, module.embedding_dim)
         rows = x.reshape(units, -1)
@@ -389,13 +377,13 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
 
 
 _KNOWN: dict[type[nn.Module], RunLayer] = {
-    nn.Linear: linear,
-    nn.Conv2d: conv2d,
-    nn.BatchNorm1d: batch_norm,
-    nn.BatchNorm2d: batch_norm,
-    nn.BatchNorm3d: batch_norm,
-    nn.GroupNorm: group_norm,
-    nn.LayerNorm: layer_norm,
-    nn.Embedding: embedding,
-    Scales: scales,
+    nn.Linear: _linear,
+    nn.Conv2d: _conv2d,
+    nn.BatchNorm1d: _batch_norm,
+    nn.BatchNorm2d: _batch_norm,
+    nn.BatchNorm3d: _batch_norm,
+    nn.GroupNorm: _group_norm,
+    nn.LayerNorm: _layer_norm,
+    nn.Embedding: _embedding,
+    Scales: _scale,
 }

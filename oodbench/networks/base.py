@@ -34,7 +34,7 @@ def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
 class Network(nn.Module):
     """A `featurizer` from (N, *input_shape) to (N, F), then a `classifier` from (N, F) to (N, C).
 
-    A subclass may declare `Hparams`; its constructor sets both parts, `hparams` and `num_features` (F).
+    A subclass may declare `Hparams`; its constructor sets both parts and `num_features` (F).
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,10 @@ class Network(nn.Module):
     classifier: nn.Module
     hparams: Any
     num_features: int
+
+    def __init__(self, hparams: Any = None) -> None:
+        super().__init__()
+        self.hparams = hparams
 
     @property
     def stages(self) -> tuple[str, ...]:

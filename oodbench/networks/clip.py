@@ -76,8 +76,7 @@ class CLIP(Pretrained):
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         """Raise UserError if weights are missing, or class names for a text head."""
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         channels = require_image("CLIP", input_shape, 1)
         if channels not in (1, 3):
             raise UserError(f"the network CLIP takes images of 1 or 3 channels, not {channels}")

@@ -46,8 +46,8 @@ class FasterRCNN(FromTorchvision):
         from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
         from torchvision.ops import FrozenBatchNorm2d
 
-        super().__init__()
-        self.hparams, self.num_outputs = hparams, num_outputs
+        super().__init__(hparams)
+        self.num_outputs = num_outputs
         require_image("FasterRCNN", input_shape, 32)
         random = hparams.weights == "none"
         backbone = resnet_fpn_backbone(

@@ -49,8 +49,7 @@ class MLP(Network):
         bias: float = hparam(0.0, by_family={"synthetic": (0.01, None)})
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         activation = ACTIVATIONS[hparams.activation]
         sizes = [math.prod(input_shape)] + [hparams.width] * hparams.depth
         layers: list[nn.Module] = [nn.Flatten()]
@@ -98,8 +97,7 @@ class Linear(Network):
         """The standard deviation of the normal noise on phi's initial diagonal."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         self.num_features = math.prod(input_shape)
         scales = hparams.start + hparams.start_std * torch.randn(self.num_features)
         self.featurizer = nn.Sequential(nn.Flatten())
@@ -121,8 +119,7 @@ class Head(Network):
     def __init__(
         self, input_shape: tuple[int, ...], num_outputs: int, hparams: Network.Hparams
     ) -> None:
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         self.num_features = math.prod(input_shape)
         self.featurizer = nn.Flatten()
         self.classifier = nn.Linear(self.num_features, num_outputs)

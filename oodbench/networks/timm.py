@@ -104,8 +104,7 @@ class Timm(Pretrained):
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         """Raise UserError if the model, the weights and the inputs do not fit each other."""
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         channels = require_image("timm", input_shape, 1)
         config = _configuration(hparams.model)
         body = _body(hparams, config, channels, input_shape[1:])

@@ -50,8 +50,7 @@ class Torchvision(FromTorchvision):
         """Raise UserError if the inputs are not images, or if the weights cannot be loaded."""
         import torchvision.models
 
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         channels = require_image(type(self).__name__, input_shape, self.pixels)
         body = getattr(torchvision.models, self.model)(weights=None)
         self.num_features = getattr(body, self.head).in_features
@@ -129,8 +128,7 @@ class MNISTCNN(Network):
     def __init__(
         self, input_shape: tuple[int, ...], num_outputs: int, hparams: Network.Hparams
     ) -> None:
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         layers: list[nn.Module] = []
         inputs = require_image("MNISTCNN", input_shape, 2)
         for outputs, stride in ((64, 1), (128, 2), (128, 1), (128, 1)):
@@ -173,8 +171,7 @@ class ConvNet(Network):
         quarter of the cost."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         channels = require_image("ConvNet", input_shape, 2**hparams.depth)
         widths = [channels] + [hparams.width * 2**i for i in range(hparams.depth)]
         blocks = [
@@ -227,8 +224,7 @@ class FastResNet(Network):
         width: int = hparam(64, low=1)
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         w = hparams.width
         self.num_features = 8 * w
         self.featurizer = nn.Sequential(

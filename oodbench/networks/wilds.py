@@ -49,8 +49,7 @@ class TextCNN(Network):
         filters: int = hparam(100, low=1)
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         _require_text("TextCNN", input_shape)
         self.num_features = 3 * hparams.filters
         self.featurizer = _Words(hparams.width, hparams.filters)
@@ -101,8 +100,7 @@ class DistilBERT(_Transformer):
         value, even if it is a path."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         _require_text("DistilBERT", input_shape)
         if hparams.weights == "none":
             module = transformers()
@@ -145,8 +143,7 @@ class TextModel(_Transformer):
         """The state of the first token (usual for BERT), of the last (usual for GPT), or the mean."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         _require_text("TextModel", input_shape)
         model = pretrained("AutoModel", hparams.weights)
         if model.config.is_encoder_decoder:
@@ -196,8 +193,7 @@ class CodeGPT(_Transformer):
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         """Raise UserError if the inputs are not tokens, or if the weights cannot be loaded."""
-        super().__init__()
-        self.hparams = hparams
+        super().__init__(hparams)
         _require_text("CodeGPT", input_shape)
         rate = hparams.dropout
         drop: dict[str, Any] = {"embd_pdrop": rate, "resid_pdrop": rate, "attn_pdrop": rate}
@@ -297,10 +293,9 @@ class GIN(Network):
         dropout: float = hparam(0.5, low=0.0, high=0.99)
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        super().__init__()
+        super().__init__(hparams)
         if len(input_shape) != 2 or input_shape[1] != ROW:
             raise UserError(f"the network GIN takes molecules, not inputs of shape {input_shape}")
-        self.hparams = hparams
         self.num_features = hparams.width
         self.featurizer = _GIN(hparams.width, hparams.depth, hparams.dropout)
         self.classifier = nn.Linear(hparams.width, num_outputs)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,21 @@ Transform = Callable[[Tensor, torch.Generator], Tensor]
 """A function from stored inputs (N, ...) to the network's inputs (N, *input_shape)."""
 
 
+class Examples(NamedTuple):
+    """The examples of an environment of which batches are made."""
+
+    x: Tensor | Stored
+    """Inputs; in memory they may have further rows than the examples'."""
+    y: Tensor
+    """Targets, (N, ...)."""
+    rows: Tensor | None = None
+    """The examples' rows (N,) among inputs in memory; None: all."""
+    attributes: Tensor | None = None
+    """(N,), if batches hold them."""
+    labels: Tensor | None = None
+    """(N,), if batches are balanced by them."""
+
+
 class Batches:
     """Endless batches of B examples from each of E environments, indexed by step.
 
@@ -36,7 +51,7 @@ class Batches:
 
     def __init__(
         self,
-        environments: Sequence[tuple[Tensor | Stored, Tensor]],
+        environments: Sequence[Examples],
         batch_size: int,
         seed: int,
         *,
@@ -45,34 +60,26 @@ class Batches:
         repeat: bool = False,
         end: int = sys.maxsize,
         loader_workers: int = 0,
-        attributes: Sequence[Tensor] | None = None,
         indexed: bool = False,
-        labels: Sequence[Tensor] | None = None,
         subsampled: bool = False,
         views: int = 0,
-        rows: Sequence[Tensor] | None = None,
     ) -> None:
-        """Take (inputs, targets) of each environment, with inputs all in memory or all stored.
-
-        `rows`, (N,) of each environment, select its examples among inputs in memory, by default all.
+        """Take the examples of each environment, with inputs all in memory or all stored.
 
         A `batch_size` of 0, or above the size of the smallest environment, means that size. With `repeat`
         a batch may be larger; it then continues with the environment's next epoch. `environments_at`
         gives the environments of a step, by default all of them; no step after `end` is read ahead.
-        `transform` gets the inputs of a batch with a generator for the step. Batches hold `attributes`,
-        (N,) of each environment, if given, their examples' indices if `indexed`, and `views` further
-        views of each input. With `labels`, (N,) of each environment, labels come equally often, with
-        replacement; or the environment is `subsampled` to as many examples of each as the rarest has.
+        `transform` gets the inputs of a batch with a generator for the step. Batches hold their examples'
+        indices if `indexed`, and `views` further views of each input. If examples have labels, these come
+        equally often, with replacement; or the environment is `subsampled` to as many examples of each
+        label as the rarest has.
         """
-        self._views = views
-        on_cpu = None if labels is None else [values.cpu() for values in labels]
-        self._labels = None if subsampled else on_cpu
-        self._kept: list[Tensor] | None = None
-        if subsampled and on_cpu is not None:
-            generators = [_generator(seed, "subsample", e) for e in range(len(on_cpu))]
-            self._kept = [*map(subsample, on_cpu, generators)]
-        lengths = [len(y) for _, y in environments]
-        self.sizes = lengths if self._kept is None else [len(kept) for kept in self._kept]
+        self._environments, self._views = environments, views
+        labels = [e.labels.cpu() for e in environments if e.labels is not None]
+        self._labels = [] if subsampled else labels
+        generators = [_generator(seed, "subsample", e) for e in range(len(labels))]
+        self._kept = [*map(subsample, labels, generators)] if subsampled else []
+        self.sizes = [*map(len, self._kept or (e.y for e in environments))]
         limit = max(self.sizes) if repeat and batch_size else min(self.sizes)
         self.batch_size = min(batch_size or limit, limit)
         self._repeat = repeat
@@ -80,27 +87,21 @@ class Batches:
         self._transform = transform
         self._draws_environments = environments_at is not None
         self._environments_at = environments_at or (lambda step: range(len(self.sizes)))
-        self._indexed, self._device = indexed, environments[0][1].device
-        self._of_examples = [{"y": y} for _, y in environments]
-        """The fields of `Batch` that all examples of an environment have, (N, ...)."""
-        for e, values in enumerate(attributes or ()):
-            self._of_examples[e]["attributes"] = values
+        self._indexed, self._device = indexed, environments[0].y.device
         self._absences = [array("q") for _ in self.sizes]
         """The steps before `_counted` that leave out each environment."""
         self._counted = 0
         self._order = lru_cache(maxsize=2 * len(self.sizes))(self._drawn_order)
         self._whole: Batch | None = None
-        self._stored = [x for x, _ in environments if isinstance(x, Stored)]
-        self._inputs = [x for x, _ in environments if isinstance(x, Tensor)]
-        self._rows = rows
-        of_step = self.batch_size * math.prod(environments[0][0].shape[1:])
+        self._stored = [e.x for e in environments if isinstance(e.x, Stored)]
+        of_step = self.batch_size * math.prod(environments[0].x.shape[1:])
         self._together = max(1, min(TOGETHER, VALUES // max(1, of_step)))
         """The steps whose examples are selected at once."""
         self._block = lru_cache(maxsize=len(self.sizes))(self._selected_block)
         if self._stored:
             finish = self._transformed if self._device.type == "cpu" else (lambda x, step: x)
             self._reads = ReadAhead(self._request, end, self._device, loader_workers, finish)
-        elif labels is None and all(size == self.batch_size for size in self.sizes):
+        elif not labels and all(size == self.batch_size for size in self.sizes):
             every = torch.arange(self.batch_size)
             self._whole = _stacked([self._examples(e, every) for e in range(len(self.sizes))], {})
 
@@ -157,13 +158,15 @@ class Batches:
         return {n: torch.unflatten(v, 0, (self._together, -1)) for n, v in found.items()}
 
     def _examples(self, environment: int, index: Tensor) -> dict[str, Tensor]:
-        there = to_device(index, self._device)
-        found = {n: v.index_select(0, there) for n, v in self._of_examples[environment].items()}
+        there, whole = to_device(index, self._device), self._environments[environment]
+        found = {"y": whole.y.index_select(0, there)}
+        if whole.attributes is not None:
+            found["attributes"] = whole.attributes.index_select(0, there)
         if self._indexed:
             found["index"] = there
-        if not self._stored:
-            rows = there if self._rows is None else self._rows[environment][there]
-            found["x"] = self._inputs[environment].index_select(0, rows)
+        if isinstance(whole.x, Tensor):
+            rows = there if whole.rows is None else whole.rows[there]
+            found["x"] = whole.x.index_select(0, rows)
         return found
 
     def _request(self, step: int) -> Request:
@@ -191,10 +194,10 @@ class Batches:
 
     def _drawn_order(self, environment: int, epoch: int) -> Tensor:
         generator = _generator(self._seed, environment, epoch)
-        if self._labels is not None:
+        if self._labels:
             return resample(self._labels[environment], generator)
         order = torch.randperm(self.sizes[environment], generator=generator)
-        return order if self._kept is None else self._kept[environment][order]
+        return self._kept[environment][order] if self._kept else order
 
 
 class StagedBatches:

@@ -10,7 +10,7 @@ authors' code keeps the first member's, as in their experiments the statistics a
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -132,34 +132,6 @@ def _evaluable(spec: RunSpec) -> RunSpec:
     return replace(spec, average=None, precision="float32")
 
 
-class _WeightAverage:
-    """The mean of some members' weights, with its score by a rule."""
-
-    def __init__(self, members: Sequence[Member], rule: str, settings: TrainSettings) -> None:
-        first = members[0].spec
-        self.run = Run(_evaluable(first), settings)
-        judge = find_rule(rule)
-        evidence = judge.evidence_of(first, self.run.names)
-        self._judge = Judge(judge, evidence, self.run.data.dataset)
-
-    def cost_of(self, member: Member) -> float:
-        records = (r for r in member.directory.records() if r["step"] == member.step)
-        return self._cost(next(records)["evaluations"])
-
-    def cost(self, members: Sequence[Member]) -> float:
-        return self._cost([vars(e) for e in self.evaluate(members)])
-
-    def _cost(self, evaluations: Sequence[Mapping[str, Any]]) -> float:
-        seen = self._judge.seen(evaluations)
-        return math.inf if seen is None else self._judge.cost([seen])
-
-    def evaluate(self, members: Sequence[Member]) -> list[Evaluation]:
-        self.run.algorithm.load_state_dict(
-            mean_weights([read_weights(m.weights)[0] for m in members])
-        )
-        return self.run.evaluate()
-
-
 def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The mean of weights by name; integers, and weights whose shapes differ, are taken from the first.
 
@@ -191,9 +163,28 @@ def _average_cell(
     results: Directory, members: Sequence[Member], choice: str, rule: str, settings: TrainSettings
 ) -> RunSpec:
     start = time.perf_counter()
-    average = _WeightAverage(members, rule, settings)
+    run = Run(_evaluable(members[0].spec), settings)
+    judge = Judge(find_rule(rule), run)
+
+    def evaluated(members: Sequence[Member]) -> list[Evaluation]:
+        weights = [read_weights(member.weights)[0] for member in members]
+        run.algorithm.load_state_dict(mean_weights(weights))
+        return run.evaluate()
+
+    def cost_of(evaluations: Iterable[Mapping[str, Any]]) -> float:
+        seen = judge.seen(evaluations)
+        return math.inf if seen is None else judge.cost([seen])
+
+    def recorded(member: Member) -> Sequence[Mapping[str, Any]]:
+        records = (r for r in member.directory.records() if r["step"] == member.step)
+        return next(records)["evaluations"]  # type: ignore[no-any-return]
+
     if choice == "greedy":
-        members = greedy_choice(members, average.cost_of, average.cost)
+        members = greedy_choice(
+            members,
+            lambda member: cost_of(recorded(member)),
+            lambda members: cost_of(map(vars, evaluated(members))),
+        )
     first = members[0].spec
     shared = [n for n in first.hparams if len({repr(m.spec.hparams.get(n)) for m in members}) == 1]
     spec = replace(
@@ -211,12 +202,11 @@ def _average_cell(
     with directory.lock():
         made_by = provenance(settings.device, settings.threads, settings.plugins)
         made_by = begun_by(made_by, members[0].directory.made_by()) | {"vectorized": False}
-        directory.start(spec, average.run.context, made_by)
+        directory.start(spec, run.context, made_by)
         directory.forget_records()
-        average.run.step = spec.steps
-        evaluations = average.evaluate(members)
-        keep_weights(average.run, spec, directory, [rule])
-        seconds = time.perf_counter() - start
-        directory.append(average.run.record(evaluations, seconds))
+        run.step = spec.steps
+        evaluations = evaluated(members)
+        keep_weights(run, spec, directory, [rule])
+        directory.append(run.record(evaluations, time.perf_counter() - start))
         directory.finish(State.DONE, spec.steps)
     return spec

@@ -51,24 +51,22 @@ def evaluate(
     Without `batches` examples are predicted in their order, as many at once as suits the machine.
     """
 
-    def work(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def of_chunk(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         kept = {} if whole is None else {OUTPUTS: task.kept(logits).cpu()}
         return values_of_examples(task, logits, y) | kept
 
-    collected = _collect(predict, environments, task, loader_workers, work, batches)
+    collected = _collect(predict, environments, task, loader_workers, batches, of_chunk)
     outputs = {name: values.pop(OUTPUTS, torch.empty(0)) for name, values in collected.items()}
     of_one = {name: {m: v[None] for m, v in of.items()} for name, of in collected.items()}
     (evaluations,) = _evaluations(of_one, [splits], [groups] if groups else ())
-    if whole is not None:
-        for name, kept in outputs.items():
-            for split, index in splits[name].items():
+    if whole is None:
+        return evaluations
+    for name, kept in outputs.items():
+        for split, index in splits[name].items():
+            if len(index) and split != MISLABELED:
                 indices = index.cpu()
-                is_scored = len(indices) and split != MISLABELED
-                further = whole(name, indices, kept[indices]) if is_scored else {}
-                evaluations += [
-                    Evaluation(name, split, metric, value, len(indices))
-                    for metric, value in further.items()
-                ]
+                further = whole(name, indices, kept[indices])
+                evaluations += [Evaluation(name, split, *e, len(index)) for e in further.items()]
     return evaluations
 
 
@@ -180,11 +178,9 @@ def logits(
     batches: Batches | None = None,
 ) -> dict[str, Tensor]:
     """The logits (N, C) of all examples by environment, as `Task.kept` keeps them, on the CPU."""
-
-    def work(x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        return {OUTPUTS: task.kept(x)}
-
-    collected = _collect(predict, environments, task, loader_workers, work, batches)
+    collected = _collect(
+        predict, environments, task, loader_workers, batches, lambda x, y: {OUTPUTS: task.kept(x)}
+    )
     return {name: values[OUTPUTS].cpu() for name, values in collected.items()}
 
 
@@ -193,13 +189,13 @@ def _collect(
     environments: Mapping[str, Environment],
     task: Task,
     loader_workers: int,
-    work: Callable[[Tensor, Tensor], dict[str, Tensor]],
     batches: Batches | None,
+    of_chunk: Callable[[Tensor, Tensor], Mapping[str, Tensor]],
 ) -> dict[str, dict[str, Tensor]]:
     collected: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
     for name, rows, logits, y in predictions(predict, environments, task, loader_workers, batches):
         whole = collected[name]
-        for key, values in work(logits, y).items():
+        for key, values in of_chunk(logits, y).items():
             if key not in whole:
                 # at once: small results between the chunks' large tensors would fragment the heap
                 whole[key] = values.new_empty(len(environments[name].y), *values.shape[1:])

@@ -11,7 +11,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from oodbench.datasets import Dataset
 from oodbench.errors import UserError
 from oodbench.files import whole_file
 from oodbench.metrics import known_direction
@@ -35,14 +34,15 @@ Seen = tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.
 class Judge:
     """Judges the steps of one run by a selection rule and the run's own records."""
 
-    def __init__(self, rule: "Rule", evidence: Sequence[tuple[str, str]], dataset: Dataset) -> None:
-        """`evidence` holds the environments and splits by which the rule judges the run."""
-        self._rule, self.evidence = rule, evidence
+    def __init__(self, rule: "Rule", run: Run) -> None:
+        dataset = run.data.dataset
+        self._rule, self.evidence = rule, rule.evidence_of(run.spec, run.names)
+        """The environments and splits by which the rule judges the run; empty if it cannot."""
         self.metric = rule.metric or dataset.metric
         is_main = self.metric == dataset.metric
         self._rises = dataset.higher_is_better if is_main else known_direction(self.metric)
-        environments = list(dict.fromkeys(environment for environment, _ in evidence))
-        self._environments = np.array([environments.index(e) for e, _ in evidence])
+        environments = list(dict.fromkeys(environment for environment, _ in self.evidence))
+        self._environments = np.array([environments.index(e) for e, _ in self.evidence])
 
     def seen(self, evaluations: Iterable[Mapping[str, Any]]) -> Seen | None:
         """The rule's view of an evaluation; None if the metric is not recorded."""
@@ -138,10 +138,8 @@ def _judges(run: Run) -> dict[str, Judge]:
         return {}
     from oodbench.selection import find_rule
 
-    rules = {name: find_rule(name) for name in names}
-    evidence = {name: rule.evidence_of(run.spec, run.names) for name, rule in rules.items()}
-    data = run.data.dataset
-    return {n: Judge(rule, evidence[n], data) for n, rule in rules.items() if evidence[n]}
+    judges = {name: Judge(find_rule(name), run) for name in names}
+    return {name: judge for name, judge in judges.items() if judge.evidence}
 
 
 def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterable[str]) -> None:

@@ -21,7 +21,7 @@ from oodbench.metrics import Groups
 from oodbench.results.run_spec import MISLABELED, RunSpec
 from oodbench.seeds import derive
 from oodbench.steps import Drawing
-from oodbench.train.batches import Batches, StagedBatches
+from oodbench.train.batches import Batches, Examples, StagedBatches
 from oodbench.train.settings import TrainSettings
 
 
@@ -150,12 +150,9 @@ def _load(
         indices = split(data, holdout, name, environment, trial)
         known = dataset.task.known(data.y)
         splits[environment] = {half: i[known[i]].to(device) for half, i in indices.items()}
-        x = data.x if isinstance(data.x, Stored) else data.x.to(device)
-        attributes = None if data.attributes is None else data.attributes.to(device)
-        unseen = None if data.unseen is None else data.unseen.to(device)
-        environments[environment] = Environment(
-            x, data.y.to(device), clusters=data.clusters, attributes=attributes, unseen=unseen
-        )
+        given = {name: getattr(data, name) for name in ("x", "y", "attributes", "unseen")}
+        there = {name: v.to(device) for name, v in given.items() if isinstance(v, Tensor)}
+        environments[environment] = replace(data, out=None, **there)
     return Data(dataset, environments, splits)
 
 
@@ -351,23 +348,28 @@ def _drawn_batches(
     drawing: Drawing,
 ) -> Batches:
     task, count = data.dataset.task, len(data.dataset.attributes)
-    balanced = BALANCED[drawing.sampling]
-    training, rows, attributes, labels = [], [], [], []
+    balanced, needs = BALANCED[drawing.sampling], algorithm.needs
+    holds_attributes = needs.has_attributes(vars(algorithm.hparams))
+    training = []
     for name in names:
         environment, index = data.environments[name], drawn_index(spec, data, name, drawing)
         if not len(index):
             raise UserError(f"{spec.dataset}: nothing to train on in environment '{name}'")
-        x = environment.x
-        y = environment.y[index]
-        rows.append(index)
-        training.append((x[index] if isinstance(x, Stored) else x, data.standard(y)))
-        if environment.attributes is not None:
-            attributes.append(environment.attributes[index])
-        if balanced:
-            is_of_classes = balanced == "classes"
-            labels.append(y.long() if is_of_classes else task.groups(y, attributes[-1], count))
+        x, y, every = environment.x, environment.y[index], environment.attributes
+        attributes = None if every is None else every[index]
+        labels = y.long() if balanced == "classes" else None
+        if balanced == "groups" and attributes is not None:
+            labels = task.groups(y, attributes, count)
+        training.append(
+            Examples(
+                x[index] if isinstance(x, Stored) else x,
+                data.standard(y),
+                rows=index,
+                attributes=attributes if holds_attributes else None,
+                labels=labels,
+            )
+        )
     transform = data.dataset.transform
-    needs = algorithm.needs
     return Batches(
         training,
         algorithm.hparams.batch_size,
@@ -377,10 +379,7 @@ def _drawn_batches(
         repeat=algorithm.hparams.environments_per_step > 0,
         end=spec.steps,
         loader_workers=settings.loader_workers,
-        attributes=attributes if needs.has_attributes(vars(algorithm.hparams)) else None,
         indexed=needs.index,
-        labels=labels or None,
         subsampled=drawing.sampling == "subg",
         views=needs.views,
-        rows=rows,
     )

@@ -16,7 +16,7 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.results.schemas import whole_lines
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
-from oodbench.train.batches import Batches
+from oodbench.train.batches import Batches, Examples
 from oodbench.train.evaluate import evaluate, logits
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
@@ -143,11 +143,11 @@ def test_stored_batches_are_those_in_memory(
     transform: Any, environments_at: Any, batch_size: int, views: int
 ) -> None:
     sizes = (11, 7, 23)
-    data = [(torch.randn(n, 2), torch.arange(n)) for n in sizes]
+    data = [Examples(torch.randn(n, 2), torch.arange(n)) for n in sizes]
     kept: Any = {"transform": transform, "environments_at": environments_at, "views": views}
     expected = Batches(data, batch_size, 5, **kept)
     for workers in (0, 2):
-        stored = [(Counting(x), y) for x, y in data]
+        stored = [Examples(Counting(torch.as_tensor(e.x)), e.y) for e in data]
         found = Batches(stored, batch_size, 5, **kept, end=15, loader_workers=workers)
         for step in (*range(15), 3, 14):
             assert torch.equal(found[step].x, expected[step].x)
@@ -159,7 +159,7 @@ def test_stored_batches_are_those_in_memory(
 
 
 def test_augmentation_depends_on_seed_and_step_alone() -> None:
-    data = [(torch.zeros(8, 2), torch.arange(8)) for _ in range(2)]
+    data = [Examples(torch.zeros(8, 2), torch.arange(8)) for _ in range(2)]
     a, b, c = (Batches(data, 4, seed, transform=noisy) for seed in (0, 0, 1))
     torch.manual_seed(3)
     assert torch.equal(a[5].x, b[5].x)
@@ -174,7 +174,7 @@ def test_the_transform_is_given_one_row_an_example() -> None:
         shapes.append(tuple(x.shape))
         return x.sum(1, keepdim=True)
 
-    data = [(torch.zeros(n, 2), torch.arange(n)) for n in (6, 6)]
+    data = [Examples(torch.zeros(n, 2), torch.arange(n)) for n in (6, 6)]
     for batch_size in (3, 0):
         size = batch_size or 6
         assert Batches(data, batch_size, 0, transform=transform)[0].x.shape == (2, size, 1)

@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
-from oodbench.train.batches import Batches
+from oodbench.train.batches import Batches, Examples
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.helpers.results.sweeps import DIGITS, first
 
 
-def data(*sizes: int) -> list[tuple[Tensor, Tensor]]:
+def data(*sizes: int) -> list[Examples]:
     """Inputs that name their (environment, example), and targets that repeat the example."""
     return [
-        (
+        Examples(
             torch.stack([torch.full((n,), float(e)), torch.arange(float(n))], 1),
             torch.arange(float(n)),
         )
@@ -116,10 +116,11 @@ def test_steps_of_some_environments_see_every_example_once_before_any_twice(
 
 
 LABELS = [torch.tensor([0] * 30 + [1] * 6 + [5] * 4), torch.tensor([2] * 20 + [3] * 20)]
+LABELLED = [e._replace(labels=labels) for e, labels in zip(data(40, 40), LABELS, strict=True)]
 
 
 def test_labels_are_drawn_equally_often_with_replacement() -> None:
-    batches = Batches(data(40, 40), 10, 0, labels=LABELS)
+    batches = Batches(LABELLED, 10, 0)
     seen = torch.cat([batches[step].y for step in range(400)], 1).long()
     for e, labels in enumerate(LABELS):
         drawn = labels[seen[e]]
@@ -127,17 +128,17 @@ def test_labels_are_drawn_equally_often_with_replacement() -> None:
         for label in torch.unique(labels):
             examples = torch.bincount(seen[e][drawn == label], minlength=40)[labels == label]
             assert chisquare(examples).pvalue > 0.001
-    again = Batches(data(40, 40), 10, 0, labels=LABELS)
+    again = Batches(LABELLED, 10, 0)
     assert torch.equal(again[123].y, batches[123].y)
 
 
 def test_as_many_of_each_label_are_kept_as_of_the_rarest() -> None:
-    batches = Batches(data(40, 40), 0, 0, labels=LABELS, subsampled=True)
+    batches = Batches(LABELLED, 0, 0, subsampled=True)
     assert batches.sizes == [12, 40] and batches.batch_size == 12
     whole = [set(batches[step].y[0].long().tolist()) for step in range(3)]
     assert whole[0] == whole[1] == whole[2]
     assert torch.bincount(LABELS[0][list(whole[0])]).tolist() == [4, 4, 0, 0, 0, 4]
-    other = Batches(data(40, 40), 0, 1, labels=LABELS, subsampled=True)
+    other = Batches(LABELLED, 0, 1, subsampled=True)
     assert set(other[0].y[0].long().tolist()) != whole[0]
 
 
@@ -159,7 +160,9 @@ def test_views_have_draws_of_their_own_and_leave_the_inputs_as_they_are() -> Non
             assert not torch.equal(whole[:, :, i], whole[:, :, j])
     views = Batches(data(20, 20), 5, 0, transform=noisy, views=2)[7].views
     assert views is not None and torch.equal(views, whole[:, :, 1:])
-    several = [(x, torch.stack([y, y], 1)) for x, y in data(20, 20)]  # targets of an example
+    several = [
+        e._replace(y=torch.stack([e.y, e.y], 1)) for e in data(20, 20)
+    ]  # targets of an example
     assert torch.equal(Batches(several, 5, 0, transform=noisy)[7].x, plain[7].x)
 
 

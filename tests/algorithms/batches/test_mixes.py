@@ -18,7 +18,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
-from oodbench.train.batches import Batches
+from oodbench.train.batches import Batches, Examples
 from tests.helpers.algorithms.methods import BINARY, tiny
 
 
@@ -176,7 +176,7 @@ def test_balanced_batches_mix_the_pairs_of_groups_equally_often(size: int) -> No
     """As when equally many examples of each group are drawn and paired off, which its authors do."""
     group = torch.arange(4).repeat_interleave(torch.tensor(WATERBIRDS))
     x, y, attribute = group.double().unsqueeze(1), group.double() // 2, group % 2
-    batches = Batches([(x, y)], size, 0, attributes=[attribute], labels=[group])
+    batches = Batches([Examples(x, y, None, attribute, group)], size, 0)
     algorithm = tiny("LISA", domains="attributes", sampling="rwg", environments=1)
     pairs: Counter[tuple[int, int, bool]] = Counter()
     for step in range(4000 // size):
