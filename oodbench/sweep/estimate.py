@@ -159,9 +159,9 @@ def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
     run.algorithm.eval()
     examples = 0
     with torch.no_grad():
-        for *_, y in predictions(run.predict, run.scored, run.problem.task, run.loader_workers):
+        for *_, y in predictions(run.predict, run.scored):
             examples += len(y)
             if time.perf_counter() - start > BUDGET:
                 break
-    whole = sum(len(environment.y) for environment in run.scored.values())
+    whole = sum(len(environment.y) for environment in run.scored.environments.values())
     return (time.perf_counter() - start) * whole / max(1, examples)

@@ -24,7 +24,7 @@ from oodbench.networks.weights import replaced_weights
 from oodbench.results.run_spec import BEFORE, MISLABELED, Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.tasks import Task
-from oodbench.train.evaluate import evaluate, whole_metrics
+from oodbench.train.evaluate import Scored, evaluate, whole_metrics
 from oodbench.train.loading import Data
 from oodbench.train.process import kept_generators, seed_process
 
@@ -67,14 +67,9 @@ def with_adaptation(
             logits[data.splits[name][half]] = values
         environments[name] = Environment(logits, y)
         splits[name] = {half: data.splits[name][half] for half in of_splits}
-    after = evaluate(
-        lambda logits: logits,
-        environments,
-        splits,
-        data.dataset.task,
-        whole=whole_metrics(data.dataset),
-        groups=data.groups,
-    )
+    whole = whole_metrics(data.dataset)
+    scored = Scored(environments, splits, data.dataset.task, data.groups, whole)
+    after = evaluate(lambda logits: logits, scored)
     before = [
         replace(e, metric=e.metric + BEFORE)
         if e.split in outputs.get(str(e.environment), ())
@@ -84,15 +79,14 @@ def with_adaptation(
     return after + before
 
 
-def adapted_outputs(
-    spec: RunSpec, algorithm: Algorithm, data: Data, scored: Mapping[str, Environment], workers: int
-) -> Outputs:
+def adapted_outputs(spec: RunSpec, algorithm: Algorithm, data: Data, scored: Scored) -> Outputs:
     """The logits of every split that is adapted to, in its order; random generators are restored."""
     assert spec.adapt is not None
     hparams = {key: value for key, value in spec.adapt.items() if key != "name"}
     name, transform = spec.adapt["name"], data.dataset.transform
     outputs: Outputs = {}
-    every = ((name, half, i) for name in scored for half, i in data.splits[name].items())
+    names, workers = scored.environments, scored.loader_workers
+    every = ((name, half, i) for name in names for half, i in data.splits[name].items())
     for environment, half, index in every:
         if not len(index) or (half == "in" and environment not in spec.held_out):
             continue

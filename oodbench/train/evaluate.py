@@ -4,6 +4,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,45 +25,63 @@ ROWS = 2**16
 OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
 """The most outputs of a forward pass, for tasks with a large vocabulary at each of many tokens."""
-Batches = Mapping[str, Sequence[Tensor]]
-"""The indices of the examples that are predicted together, of every environment, batch by batch."""
-OfGroups = Mapping[str, Mapping[str, Groups]]
-"""The groups of each split, by environment and split."""
 SplitMetrics = Callable[[str, Tensor, Tensor], Mapping[str, float]]
 Constants = dict[str, dict[str, dict[str, float | None]]]
 """metric -> environment -> split -> value; None where the metric of a constant is not defined."""
 
 
-def evaluate(
-    predict: Callable[[Tensor], Tensor],
-    environments: Mapping[str, Environment],
-    splits: Mapping[str, Mapping[str, Tensor]],
-    task: Task,
-    loader_workers: int = 0,
-    whole: SplitMetrics | None = None,
-    groups: OfGroups | None = None,
-    batches: Batches | None = None,
-) -> list[Evaluation]:
+@dataclass(frozen=True)
+class Scored:
+    """Examples on which predictors are scored."""
+
+    environments: Mapping[str, Environment]
+    splits: Mapping[str, Mapping[str, Tensor]]
+    """The indices of the examples in each environment's splits; an empty split has no values."""
+    task: Task
+    groups: Mapping[str, Mapping[str, Groups]] = field(default_factory=dict)
+    """Groups by environment and split, for the metrics of `values_of_groups`."""
+    whole: SplitMetrics | None = None
+    """Further metrics of a split, see `whole_metrics`."""
+    batches: Mapping[str, Sequence[Tensor]] | None = None
+    """The indices of the examples of an environment that are predicted together, batch by batch; None:
+    examples are predicted in their order, as many at once as suits the machine."""
+    loader_workers: int = 0
+
+    @property
+    def shapes(self) -> tuple[object, ...]:
+        """A key; examples with equal keys can be scored together."""
+        return tuple(
+            (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in self.splits[name].items()))
+            for name, e in self.environments.items()
+        )
+
+    def chunks(self, name: str) -> Sequence[Tensor]:
+        """The indices of an environment's examples, by forward pass."""
+        if self.batches is not None:
+            return self.batches[name]
+        environment = self.environments[name]
+        return torch.split(torch.arange(len(environment.y)), _size(environment, self.task))
+
+
+def evaluate(predict: Callable[[Tensor], Tensor], scored: Scored) -> list[Evaluation]:
     """Every recorded metric of a predictor on every split of every environment.
 
-    `predict` maps inputs (N, ...), as they are in memory or read, to logits (N, C); `splits` holds the
-    indices of each environment's splits. An empty split has no value. Splits with `groups` have the
-    metrics of `values_of_groups` too, and `whole` gives further ones, see `whole_metrics`.
-    Without `batches` examples are predicted in their order, as many at once as suits the machine.
+    `predict` maps inputs (N, ...), as they are in memory or read, to logits (N, C).
     """
+    task, whole = scored.task, scored.whole
 
     def of_chunk(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         kept = {} if whole is None else {OUTPUTS: task.kept(logits).cpu()}
         return values_of_examples(task, logits, y) | kept
 
-    collected = _collect(predict, environments, task, loader_workers, batches, of_chunk)
+    collected = _collect(predict, scored, of_chunk)
     outputs = {name: values.pop(OUTPUTS, torch.empty(0)) for name, values in collected.items()}
     of_one = {name: {m: v[None] for m, v in of.items()} for name, of in collected.items()}
-    (evaluations,) = _evaluations(of_one, [splits], [groups] if groups else ())
+    (evaluations,) = _evaluations(of_one, [scored])
     if whole is None:
         return evaluations
     for name, kept in outputs.items():
-        for split, index in splits[name].items():
+        for split, index in scored.splits[name].items():
             if len(index) and split != MISLABELED:
                 indices = index.cpu()
                 further = whole(name, indices, kept[indices])
@@ -87,25 +106,20 @@ def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:
 
 
 def evaluate_vectorized(
-    predict: Callable[[Tensor, slice], Tensor],
-    environments: Sequence[Mapping[str, Environment]],
-    splits: Sequence[Mapping[str, Mapping[str, Tensor]]],
-    task: Task,
-    groups: Sequence[OfGroups] | None = None,
-    batches: Sequence[Batches] | None = None,
+    predict: Callable[[Tensor, slice], Tensor], scored: Sequence[Scored]
 ) -> list[list[Evaluation]]:
-    """The evaluations of each of K predictors on data of its own, as `evaluate` returns them.
+    """The evaluations of K predictors, each on the examples of its own, as `evaluate` returns them.
 
-    The data of all predictors are in memory and have equal shapes. `predict` maps inputs (R, N, ...)
-    and the indices of R predictors to their logits (R, N, C).
+    All examples are in memory, and of equal shapes. `predict` maps inputs (R, N, ...) and the indices of
+    R predictors to their logits (R, N, C).
     """
     collected: dict[str, dict[str, Tensor]] = {}
-    for name, first in environments[0].items():
-        data = [e[name] for e in environments]
-        chunks, of_runs = [], [b[name] for b in batches] if batches else None
-        together = of_runs or [_in_order(first, task)] * len(data)
+    task, in_order = scored[0].task, scored[0].batches is None
+    for name, first in scored[0].environments.items():
+        data, chunks = [each.environments[name] for each in scored], []
+        together = [scored[0].chunks(name)] if in_order else [s.chunks(name) for s in scored]
         for batch in zip(*together, strict=True):
-            rows = [*map(_rows, batch, data)] if of_runs else [_rows(batch[0], first)] * len(data)
+            rows = [_rows(batch[0], first)] * len(data) if in_order else [*map(_rows, batch, data)]
             x = [e.x[r] for e, r in zip(data, rows, strict=True)]
             size = max(2, ROWS // max(1, len(batch[0])))
             logits = [
@@ -115,52 +129,40 @@ def evaluate_vectorized(
             y = torch.stack([e.y[r] for e, r in zip(data, rows, strict=True)])
             chunks.append(values_of_examples(task, torch.cat(logits), y))
         metrics = {metric: torch.cat([c[metric] for c in chunks], 1) for metric in chunks[0]}
-        if of_runs:
-            arrived = torch.stack([torch.cat([*batch]) for batch in of_runs]).to(first.y.device)
+        if not in_order:
+            arrived = torch.stack([torch.cat([*batch]) for batch in together]).to(first.y.device)
             metrics = {
                 metric: value.new_empty(len(value), len(first.y)).scatter_(1, arrived, value)
                 for metric, value in metrics.items()
             }
         collected[name] = metrics
-    return _evaluations(collected, splits, groups or ())
-
-
-def shapes(
-    environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
-) -> tuple[object, ...]:
-    """A key of shapes: data with equal keys can be evaluated together."""
-    return tuple(
-        (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
-        for name, e in environments.items()
-    )
+    return _evaluations(collected, scored)
 
 
 def _evaluations(
-    collected: Mapping[str, Mapping[str, Tensor]],
-    splits: Sequence[Mapping[str, Mapping[str, Tensor]]],
-    groups: Sequence[OfGroups],
+    collected: Mapping[str, Mapping[str, Tensor]], scored: Sequence[Scored]
 ) -> list[list[Evaluation]]:
     """The evaluations of K predictors from their examples' values (K, N), by environment and metric."""
-    scored: list[tuple[str, str, Sequence[str], int, list[Groups]]] = []
+    columns: list[tuple[str, str, Sequence[str], int, list[Groups]]] = []
     values: list[Tensor] = []
     for name, metrics in collected.items():
-        for split, index in splits[0][name].items():
+        for split, index in scored[0].splits[name].items():
             if not len(index):
                 continue
-            indices = torch.stack([s[name][split] for s in splits])
+            indices = torch.stack([s.splits[name][split] for s in scored])
             of_split = {m: value.gather(1, indices).double() for m, value in metrics.items()}
             values.append(torch.stack([value.mean(1) for value in of_split.values()], 1))
-            of_groups = [g[name][split] for g in groups if name in g]
+            of_groups = [s.groups[name][split] for s in scored if name in s.groups]
             if of_groups:
                 keys = torch.stack([g.keys for g in of_groups])
                 right = of_split["accuracy"]  # float64, in which these sums are exact
                 hits = right.new_zeros(len(right), len(of_groups[0].counts))
                 values.append(hits.scatter_add_(1, keys, right))
-            scored.append((name, split, [*of_split], len(index), of_groups))
+            columns.append((name, split, [*of_split], len(index), of_groups))
     found: list[list[Evaluation]] = []
     for k, row in enumerate(torch.cat(values, 1).tolist()):
         rest, of_run = iter(row), list[Evaluation]()
-        for name, split, names, count, of_groups in scored:
+        for name, split, names, count, of_groups in columns:
             of_run += [Evaluation(name, split, m, next(rest), count) for m in names]
             if of_groups:
                 hit = list(itertools.islice(rest, len(of_groups[k].counts)))
@@ -170,64 +172,46 @@ def _evaluations(
     return found
 
 
-def logits(
-    predict: Callable[[Tensor], Tensor],
-    environments: Mapping[str, Environment],
-    task: Task,
-    loader_workers: int = 0,
-    batches: Batches | None = None,
-) -> dict[str, Tensor]:
+def logits(predict: Callable[[Tensor], Tensor], scored: Scored) -> dict[str, Tensor]:
     """The logits (N, C) of all examples by environment, as `Task.kept` keeps them, on the CPU."""
-    collected = _collect(
-        predict, environments, task, loader_workers, batches, lambda x, y: {OUTPUTS: task.kept(x)}
-    )
+    collected = _collect(predict, scored, lambda x, y: {OUTPUTS: scored.task.kept(x)})
     return {name: values[OUTPUTS].cpu() for name, values in collected.items()}
 
 
 def _collect(
     predict: Callable[[Tensor], Tensor],
-    environments: Mapping[str, Environment],
-    task: Task,
-    loader_workers: int,
-    batches: Batches | None,
+    scored: Scored,
     of_chunk: Callable[[Tensor, Tensor], Mapping[str, Tensor]],
 ) -> dict[str, dict[str, Tensor]]:
-    collected: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
-    for name, rows, logits, y in predictions(predict, environments, task, loader_workers, batches):
+    collected: dict[str, dict[str, Tensor]] = {name: {} for name in scored.environments}
+    for name, rows, logits, y in predictions(predict, scored):
         whole = collected[name]
         for key, values in of_chunk(logits, y).items():
             if key not in whole:
                 # at once: small results between the chunks' large tensors would fragment the heap
-                whole[key] = values.new_empty(len(environments[name].y), *values.shape[1:])
+                count = len(scored.environments[name].y)
+                whole[key] = values.new_empty(count, *values.shape[1:])
             whole[key][rows] = values
     return collected
 
 
 def predictions(
-    predict: Callable[[Tensor], Tensor],
-    environments: Mapping[str, Environment],
-    task: Task,
-    loader_workers: int,
-    batches: Batches | None = None,
+    predict: Callable[[Tensor], Tensor], scored: Scored
 ) -> Iterator[tuple[str, slice | Tensor, Tensor, Tensor]]:
     """Yield all examples in chunks: environment, rows, logits (n, ...) and targets (n, ...)."""
     chunks = [
         (name, environment, indices)
-        for name, environment in environments.items()
-        for indices in (batches[name] if batches else _in_order(environment, task))
+        for name, environment in scored.environments.items()
+        for indices in scored.chunks(name)
     ]
     stored = [(e.x, indices) for _, e, indices in chunks if isinstance(e.x, Stored)]
-    device = next(iter(environments.values())).y.device
-    reads = ReadAhead(lambda i: [stored[i]], len(stored), device, loader_workers)
+    device = next(iter(scored.environments.values())).y.device
+    reads = ReadAhead(lambda i: [stored[i]], len(stored), device, scored.loader_workers)
     read = itertools.count()
     for name, environment, indices in chunks:
         rows = _rows(indices, environment)
         x = reads[next(read)] if isinstance(environment.x, Stored) else environment.x[rows]
         yield name, rows, predict(x), environment.y[rows]
-
-
-def _in_order(environment: Environment, task: Task) -> Sequence[Tensor]:
-    return torch.split(torch.arange(len(environment.y)), _size(environment, task))
 
 
 def _rows(indices: Tensor, environment: Environment) -> slice | Tensor:
@@ -288,8 +272,8 @@ def _constants(data: Data, training: Sequence[str], scored: Mapping[str, Environ
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a correlation with a constant is not defined
-            known = (predict, blind, data.splits, task)
-            evaluations = evaluate(*known, whole=whole, groups=data.groups)
+            scored_blind = Scored(blind, data.splits, task, data.groups, whole)
+            evaluations = evaluate(predict, scored_blind)
         others = {metric for metrics in outputs if metrics != best_for for metric in metrics}
         for e in evaluations:
             if e.metric not in others:

@@ -24,8 +24,8 @@ from oodbench.results.schemas import RunFile
 from oodbench.tasks import Task
 from oodbench.train.adapted import drawn_batches
 from oodbench.train.digests import dataset_of, located
+from oodbench.train.evaluate import Scored, whole_metrics
 from oodbench.train.evaluate import evaluate as evaluate_splits
-from oodbench.train.evaluate import whole_metrics
 from oodbench.train.kept_weights import read_weights
 from oodbench.train.loading import (
     Data,
@@ -374,12 +374,13 @@ def _scores(
         inner = module.predict_prepared if isinstance(module, Model) else module
         return as_outputs(_called(inner, x.to(device), dataset.name), len(x), task).cpu()
 
-    whole = whole_metrics(dataset)
     drawn = None
     if isinstance(module, Model):
         spec = replace(module.spec, dataset=dataset.name, trial=trial)
         drawn = drawn_batches(spec, module.algorithm, data.splits)
-    evaluations = evaluate_splits(predict, wanted, data.splits, task, 0, whole, data.groups, drawn)
+    whole = whole_metrics(dataset)
+    scored = Scored(wanted, data.splits, task, data.groups, whole, drawn)
+    evaluations = evaluate_splits(predict, scored)
     of_predictor = dataset.predictor_metrics(predict_prepared, trial)
     return evaluations + [Evaluation(None, None, m, value, 1) for m, value in of_predictor.items()]
 

@@ -25,8 +25,7 @@ from oodbench.seeds import derive
 from oodbench.train.adapted import Outputs, adapted_outputs, drawn_batches, with_adaptation
 from oodbench.train.averages import make_average
 from oodbench.train.evaluate import (
-    OfGroups,
-    SplitMetrics,
+    Scored,
     constant_answer,
     evaluate,
     logits,
@@ -117,10 +116,6 @@ def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
     return dict(zip(names, torch.stack(series).tolist(), strict=True))
 
 
-Scored = tuple[Mapping[str, Environment], Mapping[str, Mapping[str, Tensor]]]
-"""Environments and their splits."""
-
-
 class Run:
     """A run in memory: its algorithm, its batches and how far it is."""
 
@@ -139,25 +134,25 @@ class Run:
             discrete=is_discrete(dataset, self.data.environments),
             counts=trained_counts(self.data, self.names),
         )
-        self.scored = {
+        self.algorithm = build_algorithm(spec, self.problem, settings.device)
+        fit_to_examples(self.algorithm, self.data, self.names)
+        scored = {
             name: environment
             for name, environment in self.data.environments.items()
             if not (dataset.evaluation_environments and name in self.names)
         }
-        self.algorithm = build_algorithm(spec, self.problem, settings.device)
-        fit_to_examples(self.algorithm, self.data, self.names)
+        whole = {"groups": self.data.groups, "whole": whole_metrics(dataset)}
+        self.scored = self._scored(scored, self.data.with_mislabeled(), **whole)
         self.average = None
         if spec.average is not None:
             numbers = (spec.average, self.algorithm, spec.steps, spec.evaluate_every)
             self.average = make_average(*numbers)
-        self.validated_on: Scored = ({}, {})
-        """The data of SWAD's validation loss."""
-        if self.average is not None and self.average.by_validation:
-            self.validated_on = self._held_out()
+        by_validation = self.average is not None and self.average.by_validation
+        self.validated_on = self._held_out() if by_validation else self._parts({})
+        """The examples of SWAD's validation loss."""
         self.set_aside = self._set_aside()
-        """The data of the method's own validation loss."""
+        """The examples of the method's own validation loss."""
         self.batches = batches(spec, self.data, self.names, self.algorithm, settings)
-        self.loader_workers = settings.loader_workers
         self.step = 0
         self.seconds = self.waited = 0.0
         self.sums: dict[str, float] = {}
@@ -175,7 +170,7 @@ class Run:
             "classes": dataset.classes,
             "metric": dataset.metric,
             "higher_is_better": dataset.higher_is_better,
-            "constant": constant_answer(self.data, self.names, self.scored),
+            "constant": constant_answer(self.data, self.names, self.scored.environments),
             **_about_data(dataset),
         }
 
@@ -224,9 +219,7 @@ class Run:
         self.algorithm.eval()
         self.validate()
         with self.evaluated_weights():
-            scored = (self.scored, self.data.with_mislabeled())
-            whole = whole_metrics(self.data.dataset)
-            evaluations = self._scores(scored, whole, self.data.groups)
+            evaluations = evaluate(self.predict, self.scored)
         return self.completed(evaluations)
 
     def completed(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -238,25 +231,28 @@ class Run:
 
     def _adapted(self) -> Outputs:
         with self.evaluated_weights():
-            about = (self.spec, self.algorithm, self.data, self.scored, self.loader_workers)
-            return adapted_outputs(*about)
+            return adapted_outputs(self.spec, self.algorithm, self.data, self.scored)
 
     @torch.no_grad()
     def validate(self) -> None:
         """Give the loss on held-out data to a weight average and a method that need it."""
-        method = self.algorithm
+        method, task = self.algorithm, self.problem.task
         method.eval()
         if self.average is not None and self.average.by_validation:
-            self.average.validated(mean_loss(self._scores(self.validated_on), self.problem.task))
-        if self.set_aside[0] and method.drawing_at(self.step - 1).held_out:
-            loss = mean_loss(self._scores(self.set_aside), self.problem.task)
-            method.validated(loss, self.step)
+            self.average.validated(mean_loss(evaluate(self.predict, self.validated_on), task))
+        if self.set_aside.environments and method.drawing_at(self.step - 1).held_out:
+            method.validated(mean_loss(evaluate(self.predict, self.set_aside), task), self.step)
 
-    def _scores(
-        self, data: Scored, whole: SplitMetrics | None = None, groups: OfGroups | None = None
-    ) -> list[Evaluation]:
-        task, drawn = self.problem.task, drawn_batches(self.spec, self.algorithm, data[1])
-        return evaluate(self.predict, *data, task, self.loader_workers, whole, groups, drawn)
+    def _scored(
+        self,
+        environments: Mapping[str, Environment],
+        splits: Mapping[str, Mapping[str, Tensor]],
+        **more: Any,
+    ) -> Scored:
+        drawn = drawn_batches(self.spec, self.algorithm, splits)
+        workers = self.settings.loader_workers
+        task = self.problem.task
+        return Scored(environments, splits, task, batches=drawn, loader_workers=workers, **more)
 
     def _set_aside(self) -> Scored:
         method, indices = self.algorithm, dict[str, Tensor]()
@@ -274,14 +270,14 @@ class Run:
             validation = self.spec.validation_environments
             held_out = {name: torch.cat([*splits[name].values()]) for name in validation}
         parts = self._parts({name: index for name, index in held_out.items() if len(index)})
-        if not parts[0]:
+        if not parts.environments:
             raise UserError(f"{self.spec.dataset}: no example is held out for validation")
         return parts
 
     def _parts(self, indices: Mapping[str, Tensor]) -> Scored:
         parts = {name: part(self.data.environments[name], p) for name, p in indices.items()}
         splits = {n: {"out": torch.arange(len(e.y), device=e.y.device)} for n, e in parts.items()}
-        return parts, splits
+        return self._scored(parts, splits)
 
     @torch.no_grad()
     def own_metrics(self) -> list[Evaluation]:
@@ -299,8 +295,7 @@ class Run:
         """Write the logits of every example at this step, and once for the run targets and splits."""
         self.algorithm.eval()
         with self.evaluated_weights():
-            drawn = drawn_batches(self.spec, self.algorithm, self.data.splits)
-            kept = logits(self.predict, self.scored, self.problem.task, self.loader_workers, drawn)
+            kept = logits(self.predict, self.scored)
         for name, of_splits in self._adapted().items() if self.spec.adapt else ():
             for half, values in of_splits.items():
                 kept[name][self.data.splits[name][half].cpu()] = values.cpu()
@@ -308,7 +303,7 @@ class Run:
         if (directory.kept / "predictions" / "examples.npz").exists():
             return
         examples, inputs = {}, {}
-        for name, environment in self.scored.items():
+        for name, environment in self.scored.environments.items():
             inputs[name] = FITTED if fits(self.data.dataset) else digest_of(environment.x)
             out = torch.zeros(len(environment.y), dtype=torch.bool)
             out[self.data.splits[name].get("out", torch.empty(0, dtype=torch.long)).cpu()] = True

@@ -119,12 +119,12 @@ def evaluation_row() -> Row:
 
     @torch.no_grad()
     def forward() -> None:
-        for environment in run.scored.values():
+        for environment in run.scored.environments.values():
             run.predict(environment.x)
 
     evaluation, alone = paired([run.evaluate, forward], 4)
-    examples = sum(len(environment.y) for environment in run.scored.values())
-    what = f"evaluation / logits alone of {len(run.scored)} environments, {examples} examples"
+    examples = sum(len(environment.y) for environment in run.scored.environments.values())
+    what = f"evaluation / logits alone of {len(run.scored.environments)} environments, {examples} examples"
     return Row(what, "<= 1.5", f"{evaluation / alone:.2f}")
 
 

@@ -1,5 +1,6 @@
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from oodbench.results.schemas import whole_lines
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.batches import Batches, Examples
-from oodbench.train.evaluate import evaluate, logits
+from oodbench.train.evaluate import Scored, evaluate, logits
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -195,9 +196,9 @@ def test_stored_environments_are_evaluated_as_in_memory(workers: int) -> None:
     def predict(x: Tensor) -> Tensor:
         return x[:, :1] - x[:, 1:]
 
-    expected = evaluate(predict, memory, splits, Task("binary"))
-    assert evaluate(predict, stored, splits, Task("binary"), workers) == expected
-    found = logits(predict, stored, Task("binary"), workers)
+    scored = Scored(stored, splits, Task("binary"), loader_workers=workers)
+    assert evaluate(predict, scored) == evaluate(predict, replace(scored, environments=memory))
+    found = logits(predict, scored)
     assert all(torch.equal(found[n], predict(x[n])) for n in sizes)
     sizes_read = sorted(len(read) for read in stored["a"].x.reads)  # workers read side by side
     assert sizes_read == [3, 3, *4 * [CHUNK_EXAMPLES]]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from oodbench.data.streams import Stored
 from oodbench.datasets import Environment
@@ -12,7 +13,8 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.averages import make_average
-from oodbench.train.batches import Batches
+from oodbench.train.batches import Batches, Examples
+from oodbench.train.evaluate import Scored
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
@@ -42,11 +44,24 @@ def moved_environment(environment: Environment) -> Environment:
     return environment if isinstance(environment.x, Stored) else moved(environment)
 
 
+def moved_scored(scored: Scored) -> Scored:
+    return replace(
+        scored,
+        environments={name: moved_environment(e) for name, e in scored.environments.items()},
+        splits={n: {s: fake(i) for s, i in own.items()} for n, own in scored.splits.items()},
+        groups={
+            n: {s: replace(g, keys=fake(g.keys)) for s, g in own.items()}
+            for n, own in scored.groups.items()
+        },
+    )
+
+
 def move_batches(batches: Batches) -> None:
-    batches._of_examples = [{n: fake(v) for n, v in of.items()} for of in batches._of_examples]
-    batches._inputs = [fake(x) for x in batches._inputs]
-    batches._rows = None if batches._rows is None else [fake(rows) for rows in batches._rows]
-    batches._device = batches._of_examples[0]["y"].device
+    batches._environments = [
+        Examples(*(fake(v) if isinstance(v, Tensor) else v for v in e))
+        for e in batches._environments
+    ]
+    batches._device = batches._environments[0].y.device
     batches._block.cache_clear()
     if batches._whole is not None:
         batches._whole = moved(batches._whole)
@@ -60,19 +75,10 @@ def move_run(run: Run) -> None:
     spec, average = run.spec, run.spec.average
     if average is not None:
         run.average = make_average(average, run.algorithm, spec.steps, spec.evaluate_every)
-    run.scored = {name: moved_environment(e) for name, e in run.scored.items()}
+    run.scored, run.validated_on = moved_scored(run.scored), moved_scored(run.validated_on)
     splits = {n: {s: fake(i) for s, i in own.items()} for n, own in run.data.splits.items()}
-    groups = {
-        n: {s: replace(g, keys=fake(g.keys)) for s, g in own.items()}
-        for n, own in run.data.groups.items()
-    }
     run.data = replace(run.data, splits=splits)
-    vars(run.data)["groups"] = groups  # which follow from targets on the CPU
-    seen, places = run.validated_on
-    run.validated_on = (
-        {name: moved_environment(e) for name, e in seen.items()},
-        {n: {s: fake(i) for s, i in own.items()} for n, own in places.items()},
-    )
+    vars(run.data)["groups"] = run.scored.groups  # which follow from targets on the CPU
 
 
 def rows() -> Iterator[Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from oodbench.datasets import Dataset, Environment
 from oodbench.metrics import is_higher_better
 from oodbench.tasks import Task
-from oodbench.train.evaluate import evaluate, evaluate_vectorized
+from oodbench.train.evaluate import Scored, evaluate, evaluate_vectorized
 from oodbench.train.loading import groups_of
 
 Environments = dict[str, Environment]
@@ -53,7 +53,7 @@ def scores(
     """Each metric's value and count, by split, of the logits that the inputs are."""
     groups, task = groups_of(Birds(classes), environments, splits), Task("multiclass", classes)
     values: dict[str, dict[str, tuple[float, int]]] = {}
-    for e in evaluate(lambda x: x, environments, splits, task, groups=groups):
+    for e in evaluate(lambda x: x, Scored(environments, splits, task, groups)):
         values.setdefault(str(e.split), {})[e.metric] = e.value, e.count
     return values
 
@@ -109,11 +109,9 @@ def test_vectorized_predictors_have_the_values_of_each_alone() -> None:
     first = sets[0][0]["a"]
     sets[0][0]["a"] = replace(first, attributes=torch.ones(60, dtype=torch.long))
     groups = [groups_of(dataset, environments, places) for environments, _ in sets]
-    found = evaluate_vectorized(lambda x, rows: x, [e for e, _ in sets], [places] * 3, task, groups)
-    alone = [
-        evaluate(lambda x: x, environments, places, task, groups=g)
-        for (environments, _), g in zip(sets, groups, strict=True)
-    ]
+    scored = [Scored(e, places, task, g) for (e, _), g in zip(sets, groups, strict=True)]
+    found = evaluate_vectorized(lambda x, rows: x, scored)
+    alone = [evaluate(lambda x: x, each) for each in scored]
     names = [[(e.metric, e.count) for e in of_run] for of_run in found]
     assert names == [[(e.metric, e.count) for e in of_run] for of_run in alone]
     assert names[0] != names[1]

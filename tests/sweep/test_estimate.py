@@ -63,7 +63,7 @@ def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Run, "predict", slow)
     monkeypatch.setattr(evaluate, "CHUNK", (10, 10))
     runs = specs(algorithms=["LeastSquares"])
-    examples = sum(len(e.y) for e in Run(runs[0], SETTINGS).scored.values())
+    examples = sum(len(e.y) for e in Run(runs[0], SETTINGS).scored.environments.values())
     expected = forecast(runs, SETTINGS)
     assert predicted == 10 * len(expected.alone) > 0
     assert expected.seconds == pytest.approx(2 * len(runs) * examples)

@@ -74,7 +74,7 @@ def test_the_splits_that_a_run_trains_on_are_scored_as_trained() -> None:
     run = Run(spec, TrainSettings())
     renamed = {(e.environment, e.split) for e in run.evaluate() if e.metric.endswith(BEFORE)}
     trained_on = {(name, "in") for name in run.names}
-    assert renamed == {(n, s) for n in run.scored for s in ("in", "out")} - trained_on
+    assert renamed == {(n, s) for n in run.scored.environments for s in ("in", "out")} - trained_on
 
 
 @pytest.mark.parametrize("name", ["T3A", "TENT"])
@@ -141,7 +141,7 @@ def test_a_transductive_method_sees_batches_of_a_split_in_an_order_of_the_trial(
         run.run_steps(EVERY)
         found = {(e.environment, e.split, e.metric): e.value for e in run.evaluate()}
         task, spec = run.problem.task, run.spec
-        for name, data in run.scored.items():
+        for name, data in run.scored.environments.items():
             for half, index in run.data.splits[name].items():
                 seed = derive("stream", spec.dataset, name, half, spec.trial)
                 order = torch.randperm(len(index), generator=torch.Generator().manual_seed(seed))

@@ -218,7 +218,7 @@ def raw_loss(run: Run) -> float:
     validation = run.spec.validation_environments
     run.algorithm.eval()
     with torch.no_grad():
-        found = evaluate(run.predict, run.scored, run.data.splits, run.problem.task)
+        found = evaluate(run.predict, run.scored)
     run.algorithm.train()
     if validation:
         return mean_loss([e for e in found if e.environment in validation], run.problem.task)

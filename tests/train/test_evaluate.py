@@ -9,7 +9,7 @@ from torch import Tensor
 from oodbench.datasets import Dataset, Environment
 from oodbench.tasks import Task
 from oodbench.train import evaluate as module
-from oodbench.train.evaluate import constant_answer, evaluate
+from oodbench.train.evaluate import Scored, constant_answer, evaluate
 from oodbench.train.loading import load_data
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -26,7 +26,7 @@ def test_values_are_means_over_each_split(monkeypatch: pytest.MonkeyPatch) -> No
     def predict(x: torch.Tensor) -> torch.Tensor:
         return x[:, :1]
 
-    found = evaluate(predict, {"a": Environment(x, y)}, {"a": parts}, task)
+    found = evaluate(predict, Scored({"a": Environment(x, y)}, {"a": parts}, task))
     values = {(e.split, e.metric): (e.value, e.count) for e in found}
     for split, index in parts.items():
         right = ((x[index, 0] > 0) == (y[index] > 0.5)).double().mean().item()
@@ -35,7 +35,7 @@ def test_values_are_means_over_each_split(monkeypatch: pytest.MonkeyPatch) -> No
         loss = torch.nn.functional.binary_cross_entropy_with_logits(x[index, 0], y[index])
         assert values[split, "loss"][0] == pytest.approx(loss.item(), rel=1e-6)
     monkeypatch.setattr(module, "CHUNK", (7, 7))
-    chunked = evaluate(predict, {"a": Environment(x, y)}, {"a": parts}, task)
+    chunked = evaluate(predict, Scored({"a": Environment(x, y)}, {"a": parts}, task))
     assert chunked == found
 
 
@@ -53,7 +53,8 @@ def test_large_inputs_are_evaluated_in_smaller_pieces(
         seen.append(len(x))
         return torch.zeros(len(x), 1)
 
-    evaluate(predict, {"a": data}, {"a": {"in": torch.arange(total)}}, Task("regression"))
+    places = {"a": {"in": torch.arange(total)}}
+    evaluate(predict, Scored({"a": data}, places, Task("regression")))
     assert seen == sizes
 
 
@@ -66,9 +67,8 @@ def test_metrics_of_a_whole_split_see_its_logits() -> None:
         seen[name, tuple(index.tolist())] = logits[:, 0].tolist()
         return {"largest": float(logits.max())}
 
-    found = evaluate(
-        lambda x: x, {"a": Environment(x, y)}, {"a": parts}, Task("regression"), 0, largest
-    )
+    environments, task = {"a": Environment(x, y)}, Task("regression")
+    found = evaluate(lambda x: x, Scored(environments, {"a": parts}, task, whole=largest))
     assert seen == {("a", (0, 2, 5)): [0, 2, 5], ("a", (4,)): [4]}
     values = {(e.split, e.metric): (e.value, e.count) for e in found}
     assert values["in", "largest"] == (5.0, 3) and values["out", "largest"] == (4.0, 1)

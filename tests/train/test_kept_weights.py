@@ -177,6 +177,5 @@ def test_averages_are_what_is_kept(tmp_path: Path) -> None:
     (directory,) = map(trained(tmp_path, plan, keep_weights=RULES).run, plan.runs)
     run = with_weights(plan.runs[directory.id], weights_path(directory, "last", 60))
     recorded = directory.records()[-1]["evaluations"]
-    data = run.data
-    again = evaluate(run.predict, run.scored, data.splits, run.problem.task, groups=data.groups)
+    again = evaluate(run.predict, run.scored)
     require_close([vars(e) for e in again], recorded)

@@ -65,7 +65,7 @@ def predictions(of: RunSpec, folder: Path) -> np.ndarray:
     run.run_steps(STEPS)
     run.algorithm.eval()
     with torch.no_grad():
-        return np.concatenate([run.predict(e.x).numpy() for e in run.scored.values()])
+        return np.concatenate([run.predict(e.x).numpy() for e in run.scored.environments.values()])
 
 
 @pytest.mark.parametrize("name", of_each_kind())
@@ -86,7 +86,7 @@ def test_least_squares_has_an_intercept(tmp_path: Path) -> None:
     x, y = batch.x.flatten(0, 1), run.data.units.predictions(batch.y).flatten(0, 1)
     given = np.column_stack([x, np.ones(len(x))])
     weights = np.linalg.lstsq(given, y.numpy(), rcond=None)[0]
-    for environment in run.scored.values():
+    for environment in run.scored.environments.values():
         inputs = np.column_stack([environment.x, np.ones(len(environment.x))])
         assert np.allclose(run.predict(environment.x), inputs @ weights, rtol=1e-5)
 

@@ -19,10 +19,9 @@ from torch.func import vmap
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.data.streams import to_device
 from oodbench.results.run_spec import Evaluation
-from oodbench.train.adapted import drawn_batches
-from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes
+from oodbench.train.evaluate import Scored, evaluate_vectorized, mean_loss
 from oodbench.train.loop import Program
-from oodbench.train.run import Run, Scored, on_host
+from oodbench.train.run import Run, on_host
 from oodbench.train.vectorized.arithmetic import Collector, Remainders, vectorized_linear
 from oodbench.train.vectorized.optimizers import VectorizedOptimizer
 
@@ -240,43 +239,30 @@ class VectorizedProgram(Program):
         weights = self._weights
         if self._averages:
             if self._averages[0].by_validation:
-                losses = self._scores(which, lambda run: run.validated_on, weights)
+                losses = self._evaluations(which, lambda run: run.validated_on, weights)
                 task = self.runs[0].problem.task
                 for k, scores in losses.items():
                     self._averages[k].validated(mean_loss(scores, task))
             weights = weights | _stacked([average.evaluated for average in self._averages])
-        found = self._scores(
-            which, lambda run: (run.scored, run.data.with_mislabeled()), weights, grouped=True
-        )
+        found = self._evaluations(which, lambda run: run.scored, weights)
         return [self.runs[k].completed(found[k]) for k in which]
 
-    def _scores(
+    def _evaluations(
         self,
         which: Sequence[int],
-        data: Callable[[Run], Scored],
+        scored: Callable[[Run], Scored],
         weights: Mapping[str, Tensor],
-        grouped: bool = False,
     ) -> dict[int, list[Evaluation]]:
-        # `grouped` is for the data of the runs themselves
         alike: dict[object, list[int]] = {}
         for k in which:
-            alike.setdefault(shapes(*data(self.runs[k])), []).append(k)
+            alike.setdefault(scored(self.runs[k]).shapes, []).append(k)
         found: dict[int, list[Evaluation]] = {}
         with vectorized_linear(self._template.network):
             for indices in alike.values():
                 members = _filled(indices)
-                environments, splits = zip(*(data(self.runs[k]) for k in members), strict=True)
-                task = self.runs[indices[0]].problem.task
-                groups = [self.runs[k].data.groups for k in members] if grouped else None
-                predict = self._predictor(members, weights)
-                runs = [self.runs[k] for k in members]
-                drawn = [
-                    drawn_batches(r.spec, r.algorithm, s) for r, s in zip(runs, splits, strict=True)
-                ]
-                scores = evaluate_vectorized(
-                    predict, environments, splits, task, groups, [d for d in drawn if d]
-                )
-                found |= zip(indices, scores, strict=False)
+                of_members = [scored(self.runs[k]) for k in members]
+                several = evaluate_vectorized(self._predictor(members, weights), of_members)
+                found |= zip(indices, several, strict=False)
         return found
 
     def _predictor(

@@ -142,7 +142,7 @@ def run_twice(lr: float = 0.05, **changes: Any) -> RunSpec:
 
 def test_the_first_training_is_validated_on_examples_that_it_does_not_see() -> None:
     run = Run(run_twice(), TrainSettings())
-    environments, splits = run.set_aside
+    environments, splits = run.set_aside.environments, run.set_aside.splits
     assert [*environments] == [*splits] == [*run.names]
     whole = {name: len(run.data.splits[name]["in"]) for name in run.names}
 
