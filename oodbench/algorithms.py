@@ -134,8 +134,8 @@ class CommonHparams:
     )
     """Examples per environment and step; 0: as many as the smallest environment has."""
     environments_per_step: int = hparam(0, low=0)
-    """The number of training environments drawn at each step; 0: all. One with fewer than `batch_size`
-    examples goes on with its next epoch."""
+    """The number of training environments drawn at each step; 0: all. A drawn environment with fewer than
+    `batch_size` examples goes on with its next epoch."""
     optimizer: str = hparam("adam", options=("adam", "adamw", "sgd"))
     momentum: float = hparam(0.9, low=0.0, high=1.0)
     """The momentum of the optimizer `sgd`."""
@@ -199,7 +199,7 @@ class Algorithm(nn.Module):
     trains_network: ClassVar[bool] = True
     """Whether the method trains the run's network; otherwise it fits another predictor."""
     noise_on_host: ClassVar[bool] = False
-    """Whether noise stays on the CPU, as an `update` that reads its values would wait for a GPU."""
+    """Whether noise stays on the CPU: an `update` that reads its values would else wait for the GPU."""
 
     Hparams: TypeAlias = CommonHparams
 

@@ -1,6 +1,6 @@
 """A registry: names to classes, filled by the files of a folder, by entry points and by plug-ins.
 
-A class is refused whose hooks and attributes are not spelled as the engine does, or cannot be called so.
+A class is refused if a hook or an attribute is misspelt, or cannot be called as the engine calls it.
 """
 
 import ast
@@ -244,10 +244,9 @@ def _kind(member: object) -> str:
 def check_overrides(noun: str, cls: type) -> None:
     """Raise UserError for a member that is misspelt, cannot be used as the engine does, or is missing.
 
-    A user's function, attribute or nested class counts as misspelt if no base has its name and an engine
-    member of the same kind has nearly the same: about one letter in five may differ, and the length by
-    one. A helper may have any other name, also the plural of an engine's name or one
-    that begins with an underscore.
+    A user's function, attribute or nested class counts as misspelt if no base has its name, and a member of
+    the engine's of the same kind has nearly that name: about one letter in five may differ, and the length
+    by one. Helpers may have any other name, plurals of such names and names with an underscore in front.
     """
     if is_engine(cls.__module__):
         return

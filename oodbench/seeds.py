@@ -6,11 +6,10 @@ import hashlib
 def derive(*names: object) -> int:
     """A 63-bit seed from any names, by SHA-256; equal names give equal seeds on every machine.
 
-    Neither the algorithm nor its hyperparameters are among the names from which shared randomness
-    is derived, so that methods and draws are compared on the same ground (common random numbers).
-    Runs of the same dataset, test environments and trial share data noise and splits. They share
-    initial weights where they also have the same network with the same hyperparameters, and the
-    order of batches where they also have the same batch size.
+    No seed of shared randomness is derived from the algorithm or its hyperparameters, so that methods and
+    draws are compared on common random numbers: runs of the same dataset, test environments and trial share
+    data noise and splits, with the same network also initial weights, and with the same batch size also the
+    order of batches.
     """
     text = "\x1f".join(str(name) for name in names)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -38,7 +38,7 @@ VMAP_IS_SLOW = "There is a performance drop"
 
 
 class Commands(TyperGroup):
-    """A group whose help shows the whole first paragraph of each command's, not its first words."""
+    """A group whose help shows the first paragraph of each command's help, not just its first words."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command, whose short help is the first paragraph of its help."""

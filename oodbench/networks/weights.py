@@ -238,7 +238,7 @@ def _flat(state: Mapping[Any, Any]) -> dict[str, Tensor]:
 def _without_chunks(
     state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], file: Path
 ) -> Mapping[str, Tensor]:
-    """The entries under names without chunks, if the wanted names have none."""
+    """The entries, renamed to have no chunks unless the wanted names have."""
     if not any(re.match(r"blocks\.\d+\.\D", name) for name in wanted):
         return state
     numbers: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -259,9 +259,9 @@ def without_prefix(
 ) -> Mapping[str, Tensor]:
     """The entries under the prefix with which most `wanted` names are found, without the prefix.
 
-    Prefixes count that give half of the wanted entries, by name and shape, or else by name. Without any,
-    all entries are returned. A warning names a removed prefix. Raises UserError if two prefixes fit
-    with different weights, such as a student's and its teacher's.
+    A prefix fits if at least half of the wanted entries are found under it, by name and shape, or else by
+    name. If none fits, all entries are returned. A warning names a removed prefix. Raises UserError if two
+    prefixes fit with different weights, such as a student's and its teacher's.
     """
     state = _without_chunks(state, wanted, file)
     named, shaped = Counter[str](), Counter[str]()

@@ -1,13 +1,12 @@
 """Weight averages over a run's steps, which are scored in place of the last weights.
 
-A weight average composes with every method: it reads the weights after each update and never changes
-them. It averages all that a method predicts by: trained parameters, those of the method's own, and
-buffers of real numbers, so that the running statistics of batch normalisation are averaged as the weights
-are (as in the code of arXiv:2110.10832). arXiv:1803.05407 recomputes them by passes over the data,
-which costs more; an average of variances also holds the variance between the weights and is too large: on
-ColoredDigits with a small convolutional network by a median of 0 to 50%, which moves accuracies by at
-most 0.0005, losses by 0.006.
-For a method that starts a new network within a run (JTT) the average should start after that.
+A weight average works with every method: it reads the weights after each update and never changes them. It
+averages all that a method predicts by: trained parameters, the method's own parameters, and floating-point
+buffers. So the running statistics of batch normalisation are averaged like weights, as in the code of
+arXiv:2110.10832; recomputing them by a pass over the data (arXiv:1803.05407) costs more. The averaged
+variances are too large, on ColoredDigits with a small convolutional network by a median of 0 to 50%, which
+moves accuracies by at most 0.0005 and losses by 0.006. For a method that starts a new network within a run
+(JTT), start the average after that.
 """
 
 import math
@@ -162,11 +161,11 @@ class SWA(Average):
 class SWAD(Average):
     """Dense averages over the valley of the validation loss (arXiv:2102.08604).
 
-    The weights after every update between two evaluations are averaged to a window. Its loss is that of
-    the last weights in it on the validation data: the `out` splits of the training environments or, where
-    they have none, the validation environments. `valley` chooses the windows to be averaged, as the
-    authors' code does. The evaluated weights are the average if training ended now; where the valley
-    ends the authors stop, and here the average stays as it is.
+    A window is the average of the weights after every update between two evaluations. Its loss is that of
+    its last weights on the validation data: the `out` splits of the training environments or, if these are
+    empty, the validation environments. `valley` chooses the windows to average, as the authors' code does.
+    The evaluated weights are the average if training ended now. Where the valley ends, the authors stop
+    training; here the average stays as it is.
     """
 
     label = "SWAD"

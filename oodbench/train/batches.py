@@ -42,11 +42,10 @@ class Examples(NamedTuple):
 class Batches:
     """Endless batches of B examples from each of E environments, indexed by step.
 
-    The examples of an environment come in random order, without replacement, epoch after epoch, and each
-    step continues where the environment's last one stopped; the last examples of an epoch that do not
-    fill a batch are left out unless batches may `repeat`. Data in memory stay where they are on their
-    device, and the examples of several steps are selected at once; stored data are read ahead. A resumed
-    run needs nothing but the step.
+    An environment's examples come in random order, without replacement, epoch after epoch; a step goes on
+    where the environment's last step stopped. At the end of an epoch, examples that do not fill a batch are
+    left out unless batches may `repeat`. From data in memory, the examples of several steps are selected at
+    once; stored data are read ahead. A resumed run needs nothing but the step.
     """
 
     def __init__(
@@ -67,8 +66,8 @@ class Batches:
         """Take the examples of each environment, with inputs all in memory or all stored.
 
         A `batch_size` of 0, or above the size of the smallest environment, means that size. With `repeat`
-        a batch may be larger; it then continues with the environment's next epoch. `environments_at`
-        gives the environments of a step, by default all of them; no step after `end` is read ahead.
+        a batch may be larger and go on with the environment's next epoch. `environments_at` gives the
+        environments of a step, by default all; no step after `end` is read ahead.
         `transform` gets the inputs of a batch with a generator for the step. Batches hold their examples'
         indices if `indexed`, and `views` further views of each input. If examples have labels, these come
         equally often, with replacement; or the environment is `subsampled` to as many examples of each

@@ -71,10 +71,10 @@ def execute_bundle(
 ) -> list[str]:
     """Train the runs of one bundle (`RunSpec.bundle_key`), each as `execute` would.
 
-    Returns the ids of the runs that were not started because they must be trained one at a time. A
-    bundle that fails, as for lack of memory, is trained in halves, from its runs' last checkpoints on, and
-    a run that fails alone has failed: trained otherwise it would have other bits. Only a method that
-    cannot be vectorized at all is trained run by run.
+    Returns the ids of the runs that were not started because they must be trained one at a time. If a
+    bundle fails, as for lack of memory, its halves are trained from their runs' last checkpoints on. A
+    vectorized run that fails alone has failed: trained in another way it would have other bits. Runs are
+    trained one at a time only if their method cannot be vectorized.
     """
     # runs with the same data side by side
     ordered = sorted(runs, key=lambda run: (*run[0].data_key, run[0].draw))
@@ -90,7 +90,7 @@ def execute_bundle(
             try:
                 with clean_process(settings.threads):
                     bundle.acquire(waiting, most if vectorize else 1, keys, vectorize)
-                # anew, which undoes settings made in building
+                # again, as building the runs may have changed settings
                 with clean_process(settings.threads, bundle.precision):
                     bundle.train(progress, interrupts)
             except Exception as error:

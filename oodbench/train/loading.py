@@ -92,12 +92,11 @@ def load_environments(
 ) -> Data:
     """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
 
-    Of examples that are for training or unseen, a `held_out` environment has the unseen, others have the
-    former. If the dataset separates clusters, training examples in a cluster of a held-out environment are
-    left out. A preprocessing step of the dataset is fitted to the training examples and applied to all
-    inputs, unless `changed` is false. All but the `test_environments` have the `noise`, see
-    `oodbench.data.noise`. Examples without a known label are left out of splits. Raises UserError for data
-    that do not suit their task.
+    Where a dataset marks examples as `unseen`, a `held_out` environment has these alone, and other
+    environments have the rest. If the dataset separates clusters, training examples in a cluster of a
+    held-out environment are left out. Unless `changed` is false, `Dataset.fit` is applied to all inputs.
+    All but the `test_environments` have the `noise`, see `oodbench.data.noise`. Examples without a known
+    label are left out of splits. Raises UserError for data that do not suit their task.
     """
     source = dataset, json.dumps(options, sort_keys=True), trial, holdout, data_dir, device
     data = _load(*source)

@@ -115,19 +115,17 @@ def load_model(
 ) -> Model:
     """The model that a selection rule chooses, in eval mode, from weights kept by `--keep-weights`.
 
-    `directory` holds results, or is that of one run. Of results, `dataset`, `algorithm` (the row of
-    the table) and `test_environment` (several joined by `+`) say which cell, where there are several,
-    and `trial` which trial, by default the first. `rule` is the sweep's by default; `last` is the last
-    step of the run that it chooses. Of one run, `rule` says which of its weights, where there are
-    several, and the other names must be the run's. `data_dir` is that of the last launch by default;
-    data are read only if inputs are changed by what was seen in training, such as standardised.
-    The file of weights that a network began with may be gone; what the package transformers began
-    with must be there, as the sizes of the network stand in its folder or cache alone.
+    `directory` is that of a sweep's results, or of one run. In results, `dataset`, `algorithm` (the row of
+    the table) and `test_environment` (several joined by `+`) name the cell, if there are several, and
+    `trial` the trial, by default the first. `rule` is the sweep's by default; `last` is the last step of
+    the run that it chooses. Of one run, `rule` names one of its kept weights, if there are several, and
+    the other names must be the run's. `data_dir` is that of the last launch by default; data are read only
+    if inputs are changed by estimates from the training data, such as standardised. The file of weights
+    that a network started from may be gone, except for transformers' networks, whose sizes are beside it.
 
-    Code that the run names is imported only with `plugins=True`: its plug-ins, and the classes of a script
-    or a notebook, which the results hold. Without it, import them before. Raises UserError for unknown
-    names, and where nothing is chosen, no weights are kept, the device is not here, or a file of
-    weights is damaged or another network's.
+    A run's plug-ins, and classes of a script or notebook, which results hold, are imported only with
+    `plugins=True`; without it, import them first. Raises UserError for unknown names, if nothing is chosen,
+    no weights are kept or the device is not here, and for weights that are damaged or another network's.
     """
     check_device(device)
     path = Path(directory)
@@ -300,12 +298,11 @@ def evaluate(
     of `load_model` brings its own preprocessing. The module is evaluated in eval mode, without
     gradients, on the device of its parameters, and its mode is restored.
 
-    `environments` are all by default; `trial` draws the noise of data that have some, and a `holdout`
-    above 0 the same splits as in a run: with the run's, a loaded model has the numbers of its records.
-    Returns a frame with a metric of a split in each row: `environment`, `split` (`in` unless there is
-    a holdout), `metric`, `value`, `count`; metrics of the predictor itself have neither environment nor
-    split. Raises UserError for unknown names, missing data, a module that fails on the inputs, and
-    outputs of another shape.
+    `environments` are all by default. `trial` and `holdout` draw noise and splits as in a run: with those
+    of its run, a loaded model has the numbers of the run's records. Returns a frame with a row for each
+    metric of a split: `environment`, `split` (`in` without a holdout), `metric`, `value`, `count`; metrics
+    of the predictor itself have neither environment nor split. Raises UserError for unknown names, missing
+    data, a module that fails on the inputs, and outputs of another shape.
     """
     import pandas as pd
 

@@ -1,13 +1,14 @@
 """Many runs trained as one program; a run's numbers do not depend on the other runs in it.
 
 Runs of a bundle differ in test environments and numbers alone: trial, draw, and hyperparameters that do
-not change shapes. `why_alone` says whether a run is vectorized, by the run alone. A row's bits do not
-depend on other rows: operations over runs are elementwise in them or batched products; a program repeats
-runs so that it has at least two, because batched kernels round a batch of one differently, and so that
-tensors have no remainder (`arithmetic.Remainders`); hyperparameters that can be drawn are tensors in every
-program, because a Python number enters the arithmetic in another way. Runs that are behind catch up first,
-and each stops at the steps at which it would by itself, so that any program can continue from its
-checkpoint. On a GPU the chosen kernels depend on the sizes, and the same runs agree up to rounding.
+not change shapes. `why_alone` decides by a run alone whether it is vectorized.
+
+On a CPU, a run's bits do not depend on the others. Operations over runs are elementwise or batched
+products. A program repeats its last run so that it has at least two, as batched kernels round a batch of
+one in another way, and so that tensors have no remainder (`arithmetic.Remainders`). Hyperparameters that
+can be drawn are tensors in every program, as Python numbers enter the arithmetic in another way. Each run
+stops at the steps at which it would stop alone, so that any program can continue from its checkpoint. On a
+GPU, kernels are chosen by sizes, and the same runs agree up to rounding.
 """
 
 import math
