@@ -9,7 +9,6 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import BaseFileLock, Timeout
@@ -96,7 +95,8 @@ def execute_bundle(
             except Exception as error:
                 if not bundle.held:
                     raise
-                left = [(held.spec, held.directory) for held in bundle.held]
+                first = bundle.held[0]
+                left = [(held.run.spec, held.directory) for held in bundle.held]
                 together = bundle.vectorized and not is_disk_full(error, left[0][1].path)
                 if together and (reason := explained(error)):
                     alone |= {spec.id for spec, _ in left}
@@ -107,7 +107,7 @@ def execute_bundle(
                     most = len(left) // 2
                 else:
                     left = []
-                    bundle.fail(bundle.held[0], error)
+                    bundle.fail(first.run.spec, first.directory, error, first)
                 waiting.extendleft(reversed(left))
             finally:
                 bundle.release()
@@ -118,31 +118,14 @@ def execute_bundle(
     return []
 
 
-@dataclass(eq=False)
-class _Held:
-    """A run that this process trains, with its lock."""
-
-    spec: RunSpec
-    directory: RunDirectory
-    lock: BaseFileLock | None = None
-    training: Training | None = None
-
-    @property
-    def step(self) -> int:
-        return 0 if self.training is None else self.training.run.step
-
-    def unlock(self) -> None:
-        if self.lock is not None:
-            self.lock.release()
-
-
 class _Bundle:
     """Runs that one process trains at the same time."""
 
     def __init__(self, settings: TrainSettings, ended: Ended, heartbeats: "Heartbeats") -> None:
         self.settings = settings
         self.vectorized = False
-        self.held: list[_Held] = []
+        self.held: list[Training] = []
+        self._locks: dict[RunDirectory, BaseFileLock] = {}
         self._ended = ended
         self._heartbeats = heartbeats
         self._time_limit = contextlib.ExitStack()
@@ -150,7 +133,7 @@ class _Bundle:
     @property
     def precision(self) -> str:
         """The precision of the runs, which all of a bundle share."""
-        return self.held[0].spec.precision if self.held else "float32"
+        return self.held[0].run.spec.precision if self.held else "float32"
 
     def acquire(
         self,
@@ -172,9 +155,8 @@ class _Bundle:
             if first is not None and keys.get(spec.id, key) != key:
                 others.append((spec, directory))
                 continue
-            held = self._hold(spec, directory)
-            run = None if held is None else self._load(held)
-            if held is None or run is None:
+            run = self._begin(spec, directory)
+            if run is None:
                 continue
             if first is None:
                 first = run
@@ -182,98 +164,106 @@ class _Bundle:
                 limit = min(limit, capacity(run)) if self.vectorized else 1
                 key = program_key(run) if self.vectorized else ()
             elif keys.setdefault(spec.id, program_key(run)) != key:
-                self._release(held)
+                self._release(directory)
                 others.append((spec, directory))
         waiting.extend(others)
 
     def _fits(self, spec: RunSpec) -> bool:
-        if any(spec.data_key == held.spec.data_key for held in self.held):
+        if any(spec.data_key == held.run.spec.data_key for held in self.held):
             return True
-        trainings = [held.training for held in self.held if held.training is not None]
-        every = [e.x for t in trainings for e in t.run.data.environments.values()]
+        every = [e.x for held in self.held for e in held.run.data.environments.values()]
         held = {x.data_ptr(): x.nbytes for x in every if isinstance(x, Tensor)}
         return sum(held.values()) < DATA_BYTES
 
-    def _hold(self, spec: RunSpec, directory: RunDirectory) -> _Held | None:
-        """Lock a run; None, after calling `ended`, if it has ended or another process trains it."""
-        how: tuple[State, str] | None = None
-        held = _Held(spec, directory)
-        try:
-            if not directory.is_in_tables:
-                held.lock = directory.lock()
-                held.lock.acquire()
-            if (end := directory.end()) is not None:
-                how = end, ""
-            else:
-                self._heartbeats.start(directory, lambda: held.step)
-        except Timeout:
-            how = State.ELSEWHERE, ""
-        except (OSError, DamagedFile) as error:  # the disk is full, or missing
-            how = _state_after(error, directory)
-        if how is not None:
-            held.unlock()
+    def _begin(self, spec: RunSpec, directory: RunDirectory) -> Run | None:
+        """Lock and load a run; None, after calling `ended`, if it fails or is not to be trained here."""
+        if (how := self._lock(directory)) is not None:
+            self._unlock(directory)
             self._ended(spec.id, *how)
             return None
-        self.held.append(held)
-        if len(self.held) == 1 and self.settings.run_timeout is not None:
+        if len(self._locks) == 1 and self.settings.run_timeout is not None:
             self._time_limit.enter_context(_time_limit(self.settings.run_timeout, directory))
-        return held
-
-    def _load(self, held: _Held) -> Run | None:
         try:
-            held.training = begin(held.spec, held.directory, self.settings)
+            training = begin(spec, directory, self.settings)
         except Exception as error:
-            self.fail(held, error)
+            self.fail(spec, directory, error)
             return None
-        return held.training.run
+        self.held.append(training)
+        return training.run
+
+    def _lock(self, directory: RunDirectory) -> tuple[State, str] | None:
+        try:
+            if not directory.is_in_tables:
+                self._locks[directory] = directory.lock()
+                self._locks[directory].acquire()
+            if (end := directory.end()) is not None:
+                return end, ""
+            self._heartbeats.start(directory, lambda: self._step(directory))
+        except Timeout:
+            return State.ELSEWHERE, ""
+        except (OSError, DamagedFile) as error:  # the disk is full, or missing
+            return _state_after(error, directory)
+        return None
+
+    def _step(self, directory: RunDirectory) -> int:
+        return next((held.run.step for held in self.held if held.directory is directory), 0)
 
     def train(self, progress: Steps, interrupts: Interrupts) -> None:
-        trainings = {t: held for held in self.held if (t := held.training) is not None}
         settings = self.settings
         made_by = provenance(settings.device, settings.threads, settings.plugins)
         made_by["vectorized"] = self.vectorized
-        for t in list(trainings)[:1]:
+        for t in self.held[:1]:
             dataset = None if self.settings.scratch else t.run.data.dataset
             made_by["digests"] = digests_of(t.run.spec, dataset, t.directory.results)
             if settings.device == "cpu":
                 warn_unless(t.run.spec.arithmetic)
-        for t in trainings:
+        for t in self.held:
             before = t.directory.made_by() if t.run.step else None
             made = begun_by(made_by, before) if before else made_by
             t.directory.start(t.run.spec, t.run.context, made)
             t.observers.tell("started", t.run.spec, t.run.step)
 
         def ended(training: Training, state: State) -> None:
-            self._release(trainings[training])
+            self._release(training.directory)
             training.observers.tell("ended", state, "")
             self._ended(training.run.spec.id, state, "")
 
         program = VectorizedProgram if self.vectorized else Program
-        train(list(trainings), ended, progress, interrupts, program)
+        train([*self.held], ended, progress, interrupts, program)
 
-    def fail(self, held: _Held, error: Exception) -> None:
+    def fail(
+        self,
+        spec: RunSpec,
+        directory: RunDirectory,
+        error: Exception,
+        training: Training | None = None,
+    ) -> None:
         """Record the failure of a run, unless a full disk stopped it: the next launch then trains it."""
-        method = None if held.training is None else type(held.training.run.algorithm)
-        state, message = _state_after(error, held.directory, method)
+        method = None if training is None else type(training.run.algorithm)
+        state, message = _state_after(error, directory, method)
         if state is State.FAILED:
             try:
-                held.directory.fail(message, "".join(traceback.format_exception(error)))
+                directory.fail(message, "".join(traceback.format_exception(error)))
             except OSError:  # the failure cannot be written; the log still shows it
                 traceback.print_exception(error)
-        self._release(held)
-        if held.training is not None:
-            held.training.observers.tell("ended", state, message)
-        self._ended(held.spec.id, state, message)
+        self._release(directory)
+        if training is not None:
+            training.observers.tell("ended", state, message)
+        self._ended(spec.id, state, message)
 
-    def _release(self, held: _Held) -> None:
-        self.held.remove(held)
-        self._heartbeats.stop(held.directory)
-        held.unlock()
+    def _unlock(self, directory: RunDirectory) -> None:
+        if (lock := self._locks.pop(directory, None)) is not None:
+            lock.release()
+
+    def _release(self, directory: RunDirectory) -> None:
+        self.held = [held for held in self.held if held.directory is not directory]
+        self._heartbeats.stop(directory)
+        self._unlock(directory)
 
     def release(self) -> None:
         self._time_limit.close()
-        for held in list(self.held):
-            self._release(held)
+        for directory in [*self._locks]:
+            self._release(directory)
 
 
 class Heartbeats:

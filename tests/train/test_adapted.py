@@ -156,8 +156,10 @@ def test_a_transductive_method_sees_batches_of_a_split_in_an_order_of_the_trial(
     before = runs[0].evaluate()
     monkeypatch.setattr(evaluate, "CHUNK", (3, 5))
     assert runs[0].evaluate() == before
-    runs[0].spec = replace(runs[0].spec, test_order=specs("none")[0].test_order)  # "stored"
-    assert runs[0].evaluate() != before and runs[0].spec.id != alike[0].id
+    stored = replace(alike[0], test_order=specs("none")[0].test_order)
+    run = Run(stored, TrainSettings())
+    run.run_steps(EVERY)
+    assert run.evaluate() != before and stored.id != alike[0].id
 
 
 @pytest.mark.parametrize(
