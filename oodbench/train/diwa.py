@@ -10,7 +10,7 @@ authors' code keeps the first member's, as in their experiments the statistics a
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -46,6 +46,12 @@ class Member:
     weights: Path
     step: int
     """The number of updates of the weights."""
+
+    @property
+    def evaluations(self) -> Sequence[Mapping[str, Any]]:
+        """What its record of this step says."""
+        records = (r for r in self.directory.records() if r["step"] == self.step)
+        return next(records)["evaluations"]  # type: ignore[no-any-return]
 
 
 def average_runs(
@@ -171,19 +177,11 @@ def _average_cell(
         run.algorithm.load_state_dict(mean_weights(weights))
         return run.evaluate()
 
-    def cost_of(evaluations: Iterable[Mapping[str, Any]]) -> float:
-        seen = judge.seen(evaluations)
-        return math.inf if seen is None else judge.cost([seen])
-
-    def recorded(member: Member) -> Sequence[Mapping[str, Any]]:
-        records = (r for r in member.directory.records() if r["step"] == member.step)
-        return next(records)["evaluations"]  # type: ignore[no-any-return]
-
     if choice == "greedy":
         members = greedy_choice(
             members,
-            lambda member: cost_of(recorded(member)),
-            lambda members: cost_of(map(vars, evaluated(members))),
+            lambda member: judge.cost_of(member.evaluations),
+            lambda members: judge.cost_of(map(vars, evaluated(members))),
         )
     first = members[0].spec
     shared = [n for n in first.hparams if len({repr(m.spec.hparams.get(n)) for m in members}) == 1]

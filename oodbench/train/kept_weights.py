@@ -68,6 +68,11 @@ class Judge:
         score = float(score_by(self._rule, values, weights, self._rises)[-1])
         return math.inf if math.isnan(score) else -score if self._rises else score
 
+    def cost_of(self, evaluations: Iterable[Mapping[str, Any]]) -> float:
+        """The cost of a single evaluation, infinite if the metric is not recorded."""
+        seen = self.seen(evaluations)
+        return math.inf if seen is None else self.cost([seen])
+
 
 class KeptWeights:
     """The files of a run's kept weights: for each rule, those of the step that it would choose so far.
