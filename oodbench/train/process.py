@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,8 @@ AUTOCAST = {"bfloat16": torch.bfloat16}
 """The precision that the network is trained in, where it is not that of its parameters."""
 
 
-def _enter(directory: Path | None) -> None:
-    if directory is not None:
-        os.chdir(directory)
-
-
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Any], ...] = (
-    (working_directory, _enter, None),
+    (working_directory, os.chdir, None),
     (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     # None and not the CPU, which torch would keep as a mode that slows every call
     (
@@ -47,10 +41,9 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Any], ...] = 
     ),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
     *(
-        (partial(getattr, cudnn, flag), partial(setattr, cudnn, flag), False)
-        for flag in ("deterministic", "benchmark")
+        (partial(getattr, cudnn, flag), partial(setattr, cudnn, flag), clean)
+        for flag, clean in (("deterministic", False), ("benchmark", False), ("allow_tf32", True))
     ),
-    (partial(getattr, cudnn, "allow_tf32"), partial(setattr, cudnn, "allow_tf32"), True),
     # a product with a subnormal number takes a hundred times as long, as in the moments of components that
     # a mask keeps from moving; if they are flushed, half of the smallest normal number is 0
     (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal, True),
