@@ -185,7 +185,7 @@ class ConvNet(Network):
         self.classifier = nn.Linear(self.num_features, num_outputs)
 
 
-class Residual(nn.Module):
+class _Residual(nn.Module):
     """A residual connection around a module f: x + f(x)."""
 
     def __init__(self, f: nn.Module) -> None:
@@ -193,12 +193,11 @@ class Residual(nn.Module):
         self.f = f
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum x + f(x)."""
         result: Tensor = x + self.f(x)
         return result
 
 
-class Scale(nn.Module):
+class _Scale(nn.Module):
     """A layer that multiplies its input by a constant."""
 
     def __init__(self, factor: float) -> None:
@@ -206,7 +205,6 @@ class Scale(nn.Module):
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """The scaled input, factor * x."""
         return self.factor * x
 
 
@@ -231,17 +229,17 @@ class FastResNet(Network):
             conv_block(require_image("FastResNet", input_shape, 8), w),
             conv_block(w, 2 * w),
             nn.MaxPool2d(2),
-            Residual(nn.Sequential(conv_block(2 * w, 2 * w), conv_block(2 * w, 2 * w))),
+            _Residual(nn.Sequential(conv_block(2 * w, 2 * w), conv_block(2 * w, 2 * w))),
             conv_block(2 * w, 4 * w),
             nn.MaxPool2d(2),
             conv_block(4 * w, 8 * w),
             nn.MaxPool2d(2),
-            Residual(nn.Sequential(conv_block(8 * w, 8 * w), conv_block(8 * w, 8 * w))),
+            _Residual(nn.Sequential(conv_block(8 * w, 8 * w), conv_block(8 * w, 8 * w))),
             nn.AdaptiveMaxPool2d(1),
             nn.Flatten(),
         )
         self.classifier = nn.Sequential(
-            nn.Linear(self.num_features, num_outputs, bias=False), Scale(1 / 8)
+            nn.Linear(self.num_features, num_outputs, bias=False), _Scale(1 / 8)
         )
 
 
