@@ -23,7 +23,7 @@ meanings:
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -210,16 +210,24 @@ def taps(
         while collected:
             visit(*collected.popitem())
 
-    tapped = []
+    forwards = {}
     for module, run in layers(network):
         if run is any_layer:
             _say_fallback(f"the layer {type(module).__name__}")
-        module.__dict__["forward"] = _tapped(module, run, units, batch_norm, pending, collect)
-        tapped.append(module)
-    try:
+        forwards[module] = _tapped(module, run, units, batch_norm, pending, collect)
+    with replaced_forwards(forwards):
         yield complete
+
+
+@contextmanager
+def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """A context in which modules have another `forward`."""
+    for module, forward in forwards.items():
+        module.__dict__["forward"] = forward
+    try:
+        yield
     finally:
-        for module in tapped:
+        for module in forwards:
             del module.__dict__["forward"]
 
 

@@ -6,8 +6,8 @@ CPU as torch's product on rows.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oodbench.gradients.backward import Root
+from oodbench.gradients.backward import Root, replaced_forwards
 
 Combine = Callable[[Tensor], Tensor]
 FUNCTIONS = frozenset(
@@ -106,20 +106,15 @@ class _Tapped(torch.autograd.Function):
         return torch.unflatten(give(columns.detach(), out).mT, 1, shape[1:-1]), 0
 
 
-@contextmanager
-def vectorized_linear(network: nn.Module, collector: Collector | None = None) -> Iterator[None]:
+def vectorized_linear(
+    network: nn.Module, collector: Collector | None = None
+) -> AbstractContextManager[None]:
     """Within the block, the linear layers of `network` run on columns under a single `vmap`.
 
     With a collector their parameters count as constants, and the collector takes their gradients.
     """
     layers: list[Any] = [m for m in network.modules() if type(m) is nn.Linear]
-    for module in layers:
-        module.__dict__["forward"] = _forward(module, collector)
-    try:
-        yield
-    finally:
-        for module in layers:
-            del module.__dict__["forward"]
+    return replaced_forwards({module: _forward(module, collector) for module in layers})
 
 
 def _forward(module: nn.Linear, collector: Collector | None) -> Callable[[Tensor], Tensor]:
