@@ -49,7 +49,7 @@ class Member:
 
     @property
     def evaluations(self) -> Sequence[Mapping[str, Any]]:
-        """What its record of this step says."""
+        """The evaluations in the record of this step."""
         records = (r for r in self.directory.records() if r["step"] == self.step)
         return next(records)["evaluations"]  # type: ignore[no-any-return]
 
