@@ -59,16 +59,6 @@ def test_the_head_begins_alone_at_its_own_rate() -> None:
     assert not torch.equal(algorithm.network.featurizer[1].weight, body)
 
 
-def test_adam_starts_anew_after_the_head() -> None:
-    algorithm = tiny("ERMPlusPlus", Task("binary"), head_only=3)
-    counts = []
-    for step in range(5):
-        algorithm.train_step(tiny_batch(Task("binary")), step)
-        state = algorithm.optimizers["main"].state[algorithm.network.classifier.weight]
-        counts.append(int(state["step"]))
-    assert counts == [1, 2, 3, 1, 2]
-
-
 def test_statistics_of_the_mean_network_come_from_passes_of_its_own() -> None:
     task = Task("binary")
     algorithm = tiny("ERMPlusPlus", task, **PLAIN, head_only=0, average_start=0)

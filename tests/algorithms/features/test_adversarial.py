@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oodbench.algorithms.dann import reverse_gradient
 from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import LAST, PLAIN, STEPS, TASKS, tiny_batch
@@ -17,14 +16,6 @@ from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, gradient, ti
 
 def make(name: str, task: Task, **values: object) -> Any:
     return tiny(name, task, **{**PLAIN, **values})
-
-
-def test_the_reversal_is_the_identity_with_a_negated_gradient() -> None:
-    x = torch.randn(7, 3, requires_grad=True)
-    reversed_x = reverse_gradient(x, 2.5)
-    assert torch.equal(reversed_x, x)
-    (gradient,) = torch.autograd.grad((reversed_x**2).sum(), x)
-    torch.testing.assert_close(gradient, -2.5 * 2 * x.detach())
 
 
 def test_the_schedules() -> None:

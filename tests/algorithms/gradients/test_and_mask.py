@@ -260,19 +260,6 @@ def test_the_temporal_mask_is_algorithm_1(tau: float, decay: str, corrected: boo
         torch.testing.assert_close(found[t - 1], torch.tensor(theta).double())
 
 
-@pytest.mark.parametrize(
-    ("beta3", "tau", "masked"),
-    [(0.79, 0.36, 1), (0.86, 0.40, 3), (0.84, 0.41, 3), (0.72, 0.47, 1), (0.65, 0.47, 1)],
-)
-def test_as_printed_the_first_steps_are_masked(beta3: float, tau: float, masked: int) -> None:
-    """|a| after k equal signs is 1 - b3^k: the five best runs of table 3 wait one to three steps."""
-    first = steps(betas=(0.2, 0.999, beta3), tau=tau, weight_decay=0.0)[:, 0]
-    still = [float(value) == 1.0 for value in first]
-    assert still == [k <= masked for k in range(1, 5)]
-    corrected = steps(betas=(0.2, 0.999, beta3), tau=1.0, weight_decay=0.0, bias_correction=True)
-    assert (corrected[:, 0] != 1).all()
-
-
 def test_every_environment_has_its_turn_in_every_round() -> None:
     algorithm: Any = tiny_algorithm(METHOD, tiny_problem(TASKS["binary"]))
     rounds = [

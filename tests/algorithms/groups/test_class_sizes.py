@@ -90,13 +90,42 @@ def test_a_rare_class_keeps_its_digits_in_float32() -> None:
     torch.testing.assert_close(weights, torch.tensor(wanted), rtol=1e-6, atol=0)
 
 
+def focal(logits: Tensor, label: int, loss: Tensor, sizes: list[int]) -> Tensor:
+    """A loss scaled by a power of what is left."""
+    return (1 - logits.softmax(0)[label]) ** 0.7 * loss
+
+
+def ldam(logits: Tensor, label: int, loss: Tensor, sizes: list[int]) -> Tensor:
+    """A margin is taken from the logit of the class."""
+    margin = 0.4 * (min(sizes) / sizes[label]) ** 0.25
+    rivals = [3 * (z - margin * (c == label)) for c, z in enumerate(logits)]
+    return torch.stack(rivals).logsumexp(0) - rivals[label]
+
+
+def balanced(logits: Tensor, label: int, loss: Tensor, sizes: list[int]) -> Tensor:
+    """Classes weigh by their sizes."""
+    terms = [n * z.exp() for n, z in zip(sizes, logits, strict=True)]
+    return -(terms[label] / sum(terms)).log()
+
+
 @pytest.mark.parametrize("kind", COUNTS)
-def test_the_focal_loss_scales_a_loss_by_a_power_of_what_is_left(kind: str) -> None:
-    algorithm, out = made("Focal", kind, gamma=0.7)
-    wanted = torch.zeros((), dtype=torch.float64)
-    for logits, label, _, loss in each(out):
-        wanted = wanted + (1 - logits.softmax(0)[label]) ** 0.7 * loss / 30
-    require_equation(algorithm.minimised(out), wanted, algorithm.network)
+@pytest.mark.parametrize(
+    ("name", "equation", "values"),
+    [
+        ("Focal", focal, {"gamma": 0.7}),
+        ("LDAM", ldam, {"max_margin": 0.4, "scale": 3.0}),
+        ("BSoftmax", balanced, {}),
+    ],
+)
+def test_a_loss_of_classes_is_that_of_its_equation(
+    name: str, equation: Callable[..., Tensor], values: dict[str, float], kind: str
+) -> None:
+    algorithm, out = made(name, kind, **values)
+    of_classes = sizes(kind, "classes")
+    terms = [equation(z, y, loss, of_classes) for z, y, _, loss in each(out)]
+    if hasattr(algorithm, "counts"):
+        algorithm.counts = algorithm.counts.double()
+    require_equation(algorithm.minimised(out), torch.stack(terms).mean(), algorithm.network)
 
 
 def test_the_focal_loss_of_a_certain_example_has_a_gradient() -> None:
@@ -104,30 +133,6 @@ def test_the_focal_loss_of_a_certain_example_has_a_gradient() -> None:
     losses = torch.tensor([0.0, 1e-12, 1.0], requires_grad=True)
     algorithm.objective(replace(out, losses=losses)).backward()
     assert losses.grad is not None and losses.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("kind", COUNTS)
-def test_ldam_takes_a_margin_from_the_logit_of_the_class(kind: str) -> None:
-    algorithm, out = made("LDAM", kind, max_margin=0.4, scale=3.0)
-    counts = sizes(kind, "classes")
-    wanted = torch.zeros((), dtype=torch.float64)
-    for logits, label, _, _ in each(out):
-        margin = 0.4 * (min(counts) / counts[label]) ** 0.25
-        rivals = [3 * (z - margin * (c == label)) for c, z in enumerate(logits)]
-        wanted = wanted + (torch.stack(rivals).logsumexp(0) - rivals[label]) / 30
-    algorithm.counts = algorithm.counts.double()
-    require_equation(algorithm.minimised(out), wanted, algorithm.network)
-
-
-@pytest.mark.parametrize("kind", COUNTS)
-def test_a_balanced_softmax_weighs_classes_by_their_sizes(kind: str) -> None:
-    algorithm, out = made("BSoftmax", kind)
-    counts = sizes(kind, "classes")
-    wanted = torch.zeros((), dtype=torch.float64)
-    for logits, label, _, _ in each(out):
-        terms = [n * z.exp() for n, z in zip(counts, logits, strict=True)]
-        wanted = wanted - (terms[label] / sum(terms)).log() / 30
-    require_equation(algorithm.minimised(out), wanted, algorithm.network)
 
 
 @pytest.mark.parametrize(("share", "whole", "part"), [(0.25, 7, 0.5), (0.01, 0, 0.3), (1.0, 30, 0)])

@@ -58,19 +58,6 @@ def test_both_stages_of_jtt_are_those_of_the_paper() -> None:
     assert torch.equal(algorithm.get_buffer("wrong"), wrong)
 
 
-def test_the_second_stage_starts_with_a_new_optimizer_and_running_statistics() -> None:
-    algorithm = tiny_algorithm(JTT, PROBLEM, {**VALUES, "optimizer": "adam"})
-    start = weights(algorithm)
-    for step in range(3):
-        algorithm.train_step(half(tiny_batch(TASK), step), step)
-    assert isinstance(algorithm, Algorithm)
-    algorithm.start_stage(3)
-    assert all(map(torch.equal, weights(algorithm), start))
-    before = algorithm.optimizers["main"]
-    algorithm.train_step(half(tiny_batch(TASK), 3), 3)
-    assert algorithm.optimizers["main"] is not before
-
-
 E, N, Q, EMA = 5, 6, 0.6, 0.7
 
 

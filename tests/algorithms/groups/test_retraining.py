@@ -96,6 +96,7 @@ def test_both_stages_are_those_that_the_method_says(name: str) -> None:
     [
         *((name, {"first_stage": 2}, [2]) for name in (*CASES, "JTT")),
         ("JTT", {"first_stage": 0}, []),
+        ("ERMPlusPlus", {"head_only": 3}, [3]),
         *((name, {"burn_in": 3}, [3]) for name in ("EQRM", "RDM")),
         ("IRM", {"anneal_steps": 2, "reset_optimizer": True}, [2]),
         ("IRM", {"anneal_steps": 2, "reset_optimizer": False}, []),

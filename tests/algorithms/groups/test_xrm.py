@@ -184,24 +184,6 @@ def test_without_a_first_stage_it_is_its_method_on_the_training_environments() -
         assert torch.equal(one, other)
 
 
-def test_it_finds_the_examples_that_contradict_a_shortcut() -> None:
-    """Ten per cent of 400 examples contradict an input with little noise; the other input is weak."""
-    stream = torch.Generator().manual_seed(0)
-    y = torch.randint(2, (1, 400), generator=stream)
-    minority = torch.rand(1, 400, generator=stream) < 0.1
-    sign = 2.0 * y - 1
-    inputs = torch.stack([sign * (1 - 2.0 * minority.float()), 0.2 * sign], -1)
-    noise = torch.randn(1, 400, 2, generator=stream) * torch.tensor([0.1, 1.0])
-    x = torch.cat([inputs + noise, torch.zeros(1, 400, 2)], -1)
-    index = torch.arange(400).view(1, -1)
-    problem = replace(tiny_problem(BINARY, ("a",)), steps=400, sizes=(400,), counts=())
-    algorithm: Any = tiny_algorithm(XRM, problem, {"lr": 1e-2}, dtype=torch.float32)
-    for step in range(200):
-        algorithm.train_step(Batch(x, y.float(), index=index), step)
-    found = algorithm.mistaken.bool()
-    assert found[minority].float().mean() > 0.9 and found[~minority].float().mean() < 0.1
-
-
 def test_a_class_of_one_example_is_impossible_in_the_plan(tmp_path: Path) -> None:
     lines = [f"{i % 7},{'pq'[i % 2]},{'abc'[i // 40]}" for i in range(120)]
     text = "\n".join(["x,target,environment", *lines, "0.5,r,a"])

@@ -85,12 +85,6 @@ def test_without_agreement_nothing_moves() -> None:
     require_same_weights(algorithm.network, before)
 
 
-@pytest.mark.parametrize("threshold", [-0.1, 2.1])
-def test_a_threshold_is_a_cosine_distance(threshold: float) -> None:
-    with pytest.raises(UserError, match=r"^'threshold' in .* must be between 0\.0 and 2\.0, not"):
-        tiny("GAF", threshold=threshold)
-
-
 def test_one_micro_batch_is_refused() -> None:
     with pytest.raises(UserError, match="GAF: a step needs at least two micro-batches"):
         tiny("GAF", micro_batches=1).train_step(tiny_batch(BINARY), 0)

@@ -62,11 +62,13 @@ def test_where_the_gradient_is_zero_nothing_moves() -> None:
     assert not network_step(algorithm, batch, 0).any()
 
 
-@pytest.mark.parametrize("name", ["SAM", "SAGM", "DISAM", "AdversarialTraining"])
+@pytest.mark.parametrize("name", ["SAM", "SAGM", "DISAM", "AdversarialTraining", "GGA"])
 def test_running_statistics_are_those_of_the_first_pass(name: str) -> None:
+    """GGA's search from the first step on moves no weight."""
+    searched = {"start": 0, "end": 0.5, "radius": 0.0, "search": 5}
     built = []
     for method in (name, "ERM"):
-        algorithm = tiny(method, **PLAIN)
+        algorithm = tiny(method, **PLAIN, **(searched if method == "GGA" else {}))
         algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
         algorithm.train_step(tiny_batch(BINARY), 0)
         built.append(dict(algorithm.network.named_buffers()))
