@@ -35,8 +35,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.nightly
-def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     texts = {page: page.read_text() for page in site.rglob("*.html")}
+    assert {url for text in texts.values() for url in LOADED.findall(text)} == set()
+    of_this_machine = (str(ROOT), sys.executable)
+    assert [p for p, text in texts.items() if any(x in text for x in of_this_machine)] == []
     names = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in texts.items()}
     dead = []
     for page, text in texts.items():
@@ -48,19 +51,6 @@ def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
             there = leads_to.is_file() and (not anchor or anchor in names.get(leads_to, {anchor}))
             dead += [] if there else [f"{page.relative_to(site)}: {target}"]
     assert not dead and len(texts) > 300, dead
-
-
-@pytest.mark.nightly
-def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
-    assert {
-        url for page in site.rglob("*.html") for url in LOADED.findall(page.read_text())
-    } == set()
-
-
-@pytest.mark.nightly
-def test_no_page_has_a_path_of_the_machine_that_built_it(site: Path) -> None:
-    paths = (str(ROOT), sys.executable)
-    assert [p for p in site.rglob("*.html") if any(x in p.read_text() for x in paths)] == []
 
 
 @pytest.mark.nightly

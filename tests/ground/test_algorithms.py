@@ -305,14 +305,6 @@ def test_methods_that_compare_environments_are_refused_one() -> None:
     assert set(METHODS) - refused == {*taken.split(), "WiSEFT", "XRM"}
 
 
-def test_minibatches_are_pairs_of_each_environment() -> None:
-    batch = Batch(torch.arange(12.0).view(2, 3, 2), torch.arange(6).view(2, 3))
-    pairs = batch.minibatches()
-    assert len(pairs) == 2
-    for (x, y), (wanted_x, wanted_y) in zip(pairs, zip(batch.x, batch.y, strict=True), strict=True):
-        assert torch.equal(x, wanted_x) and torch.equal(y, wanted_y)
-
-
 @pytest.mark.parametrize(
     ("module", "name", "now"),
     [

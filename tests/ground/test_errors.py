@@ -21,16 +21,13 @@ def test_an_unknown_name_is_told_with_the_nearest(
     assert str(unknown("algorithm", name, known)) == sentence
 
 
-def test_a_number_where_a_text_is_wanted_is_told_so() -> None:
-    message = str(unknown("environment", 0.9, ["0.1", "0.9"], "ColoredDigits"))
-    assert message == "unknown environment 0.9 in ColoredDigits; did you mean the text '0.9'?"
-
-
-def test_the_place_is_named_and_a_long_list_is_cut() -> None:
+def test_the_place_is_named_a_long_list_cut_and_a_number_told_from_a_text() -> None:
     message = str(unknown("name", "??", range(100, 130), "the sweep x.yaml"))
     assert message.startswith("unknown name '??' in the sweep x.yaml; known: 100, 101,")
     assert message.endswith("123, ...")
     assert len(str(unknown("name", "y" * 5000, range(10**4)))) < 240
+    message = str(unknown("environment", 0.9, ["0.1", "0.9"], "ColoredDigits"))
+    assert message == "unknown environment 0.9 in ColoredDigits; did you mean the text '0.9'?"
 
 
 def test_a_line_of_compiled_code_is_not_the_users() -> None:

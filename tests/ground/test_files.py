@@ -11,24 +11,21 @@ def names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def test_a_file_takes_its_name_whole(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("before")
-    with whole_file(path) as file:
-        file.write(b"after")
-        assert path.read_text() == "before"
-    assert path.read_text() == "after"
-    assert names(tmp_path) == ["file"]
-
-
-def test_an_error_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
+def test_a_file_takes_its_name_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_whole(path, "before")
     with pytest.raises(KeyboardInterrupt), whole_file(path) as file:
         file.write(b"half")
         raise KeyboardInterrupt
-    assert path.read_text() == "before"
-    assert names(tmp_path) == ["file"]
+    assert path.read_text() == "before" and names(tmp_path) == ["file"]
+    with whole_file(path) as file:
+        file.write(b"after")
+        assert path.read_text() == "before"
+    assert path.read_text() == "after" and names(tmp_path) == ["file"]
+    with whole_file(path) as first, whole_file(path) as second:
+        first.write(b"first")
+        second.write(b"second")
+    assert path.read_text() == "first"  # the outer block ends last
 
 
 @pytest.fixture
@@ -48,36 +45,20 @@ def test_a_disk_without_room_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with whole_file(path) as first, whole_file(path) as second:
-        first.write(b"first")
-        second.write(b"second")
-    assert path.read_text() == "first"  # the outer block ends last
-
-
-def test_a_folder_takes_its_name_whole(tmp_path: Path) -> None:
+def test_a_folder_takes_its_name_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "folder"
-    with whole_folder(path) as temporary:
-        (temporary / "inner").mkdir()
-        (temporary / "inner" / "file").write_text("text")
-        assert not path.exists()
-    assert (path / "inner" / "file").read_text() == "text"
-    assert names(tmp_path) == ["folder"]
-
-
-def test_a_folder_that_another_made_first_stays(tmp_path: Path) -> None:
-    path = tmp_path / "folder"
-    with whole_folder(path) as temporary:
-        (temporary / "file").write_text("second")
-        with whole_folder(path) as other:
-            (other / "file").write_text("first")
-    assert (path / "file").read_text() == "first"
-    assert names(tmp_path) == ["folder"]
-
-
-def test_an_error_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no"), whole_folder(tmp_path / "folder") as temporary:
+    with pytest.raises(ValueError, match="no"), whole_folder(path) as temporary:
         (temporary / "file").write_text("text")
         raise ValueError("no")
     assert names(tmp_path) == []
+    with whole_folder(path) as temporary:
+        (temporary / "inner").mkdir()
+        (temporary / "inner" / "file").write_text("second")
+        assert not path.exists()
+        with whole_folder(path) as other:
+            (other / "file").write_text("first")
+    assert (path / "file").read_text() == "first"  # what another made first stays
+    assert names(tmp_path) == ["folder"]
+    with whole_folder(tmp_path / "nested") as temporary:
+        (temporary / "inner").mkdir()
+    assert (tmp_path / "nested" / "inner").is_dir()

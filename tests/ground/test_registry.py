@@ -42,23 +42,16 @@ def registry() -> Registry[type]:
     return registry
 
 
-def test_a_class_is_found_by_its_name(registry: Registry[type]) -> None:
-    assert registry.get("One") is One
-    registry.add("abel")(Two)
-    registry.add("Zoe")(Two)
-    assert list(registry) == ["abel", "One", "Zoe"]
-
-
-def test_an_unknown_name_names_the_nearest_and_the_place(registry: Registry[type]) -> None:
-    with pytest.raises(UserError, match=r"^unknown thing 'On' in x\.yaml; did you mean One\?$"):
-        registry.get("On", "x.yaml")
-
-
-def test_a_name_is_given_once(registry: Registry[type]) -> None:
+def test_a_class_is_found_by_its_name_which_is_given_once(registry: Registry[type]) -> None:
     registry.add("One")(One)  # the same class again, as when a module is reloaded
     with pytest.raises(UserError, match=r"thing 'One' is registered twice: by \S+ and by \S+$"):
         registry.add("One")(Two)
     assert registry.get("One") is One
+    with pytest.raises(UserError, match=r"^unknown thing 'On' in x\.yaml; did you mean One\?$"):
+        registry.get("On", "x.yaml")
+    registry.add("abel")(Two)
+    registry.add("Zoe")(Two)
+    assert list(registry) == ["abel", "One", "Zoe"]
 
 
 def test_a_class_of_another_base_is_refused_with_the_base() -> None:

@@ -8,6 +8,8 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.yaml_values import LARGEST_FILE, assignments, parse_yaml, read_yaml
 
+NAMES = "NO no on Off y 1e3 10_3 1_000.5 2020-01-31 1:30 01 0x1F".split()
+"""Texts here, and values of other types in YAML 1.1."""
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
 )
@@ -67,47 +69,30 @@ def test_a_key_is_given_once(text: str) -> None:
         ),
         (f"[{'1,' * 99_999}]", [1] * 99_999),
         ("", None),
+        ("[1.0e3, 1.e-3, -.5E+2]", [1000.0, 0.001, -50.0]),
+        (f"[{', '.join(NAMES)}]", NAMES),
     ],
 )
 def test_values(text: str, value: Any) -> None:
     assert parse_yaml(text, "file.yaml") == value
 
 
-def test_only_regular_files_of_a_sane_size_are_opened(tmp_path: Path) -> None:
+def test_only_regular_files_of_text_and_a_sane_size_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_text("#" * (LARGEST_FILE + 1))
+    (tmp_path / "no text").write_bytes(b"a: \xff\xfe")
     for path, reason in (
         (tmp_path / "pipe", "not a regular file"),
         (Path("/dev/zero"), "not a regular file"),
         (tmp_path, "not a regular file"),
         (tmp_path / "large", "bytes; more than"),
+        (tmp_path / "no text", "not UTF-8 text"),
     ):
         with pytest.raises(UserError, match=reason):
             read_yaml(path)
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file.yaml").write_bytes(b"a: \xff\xfe")
-    with pytest.raises(UserError, match="not UTF-8 text"):
-        read_yaml(tmp_path / "file.yaml")
 
 
 def test_assignments_are_keys_and_values() -> None:
     assert assignments("--set", ["a=1", "b=[x, y]", "c="]) == {"a": 1, "b": ["x", "y"], "c": None}
     with pytest.raises(UserError, match="--set takes key=value, not 'a'"):
         assignments("--set", ["a"])
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["NO", "no", "on", "Off", "y", "1e3", "10_3", "1_000.5", "2020-01-31", "1:30", "01", "0x1F"],
-)
-def test_names_stay_texts(name: str) -> None:
-    assert parse_yaml(f"[{name}]", "file.yaml") == [name]
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("1.0e3", 1000.0), ("1.e-3", 0.001), ("-.5E+2", -50.0)]
-)
-def test_numbers_are_those_of_yaml_1_2(text: str, value: float) -> None:
-    assert parse_yaml(text, "file.yaml") == value
