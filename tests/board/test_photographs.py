@@ -3,26 +3,76 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
+from PIL import Image
 
 from oodbench.board.protocol import FEATURES, overview, protocol_of, restricted, tiers
-from oodbench.datasets import make
+from oodbench.datasets import datasets, make
 from oodbench.networks.weights import sha256
-from oodbench.results.boards import find_board
+from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE, find_board
 from oodbench.sweep.plan import make_plan
 from tests.board.test_cli import one_sentence
-from tests.helpers.data.photographs import (
-    SUITES,
-    feature_sets,
-    small_board,
-    suite_folder,
-    write_features,
-)
 from tests.helpers.results.boards import invoke
 
+SUITES = ("PACS", "VLCS", "OfficeHome", "TerraIncognita")
 NETWORKS = ("fine-tuned", "ResNet-50", "CLIP", "DINOv2")
+
+
+def suite_folder(name: str, data_dir: Path, share: float = 1.0) -> None:
+    """The folder of a suite, with a share of its published pictures, one pixel each of its own color."""
+    suite: Any = datasets.get(name)
+    number = 0
+    for _, folder, images in suite.places:
+        if not isinstance(images, tuple):
+            whole = images or suite.total // len(suite.places)
+            each = [whole // suite.num_classes] * suite.num_classes
+            images = (*each[1:], whole - sum(each[1:]))
+        for label, count in enumerate(images):
+            place = data_dir / suite.metadata.folder / folder / f"class {label:02}"
+            place.mkdir(parents=True)
+            for _ in range(max(2, int(share * count)) if share < 1 else count):
+                color = (number % 256, number // 256 % 256, number // 65536)
+                Image.new("RGB", (1, 1), color).save(place / f"{number:05}.png")
+                number += 1
+
+
+def write_features(dataset: Any) -> None:
+    """Features of FrozenFeatures that tell classes apart, in place of those of its network."""
+    environments = dataset.images.load(0)
+    folder = dataset._folder(environments)
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    (width,) = dataset.input_shape
+    means = rng.normal(size=(dataset.task.num_outputs, width)).astype(np.float32)
+    for i, environment in enumerate(environments.values()):
+        x = rng.standard_normal((len(environment.y), width), dtype=np.float32)
+        x += 0.2 * means[environment.y.numpy()] + 0.1 * rng.normal(size=width).astype(np.float32)
+        np.save(folder / f"{i}.npy", x)
+
+
+def feature_sets(board: Path, data_dir: Path, *of: str) -> dict[str, Any]:
+    """The datasets of features of these suites in a board, by label."""
+    known: Any = protocol_of(board).datasets
+    entries = [e for e in known if e["name"] == FEATURES and e["of"] in of]
+    keys = ("name", "label", "training")
+    options = {e["label"]: {k: v for k, v in e.items() if k not in keys} for e in entries}
+    return {label: make(FEATURES, given, data_dir) for label, given in options.items()}
+
+
+def small_board(folder: Path, **changes: Any) -> Path:
+    """The board photographs for fewer pictures, and with changed keys."""
+    board = folder / "small"
+    board.mkdir()
+    values = yaml.safe_load((find_board("photographs") / PROTOCOL_FILE).read_text())
+    for entry in values["datasets"]:
+        entry |= {"settings": ["subset=true"]} if entry["name"] == FEATURES else {"subset": True}
+    (board / PROTOCOL_FILE).write_text(yaml.safe_dump(values | changes))
+    (board / TIERS_FILE).write_text((find_board("photographs") / TIERS_FILE).read_text())
+    return board
 
 
 def test_the_protocol_has_each_dataset_under_each_network() -> None:
