@@ -100,11 +100,6 @@ def test_noise_and_dropout_are_as_large_as_they_say() -> None:
     assert float(hidden.detach().std()) == pytest.approx(0.1, rel=0.02)
 
 
-def test_a_networks_own_dropout_is_not_applied_twice() -> None:
-    network = build("MLP", {"dropout": 0.5}, (4,), 1, 0)
-    assert not any(isinstance(m, Perturbation) for m in network.modules())
-
-
 @pytest.mark.parametrize("option", ["input_dropout", "input_noise"])
 def test_ids_take_no_noise(option: str) -> None:
     network = build("TextCNN", {option: 0.5}, (7,), 2, 0)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from oodbench.hparams import defaults
-from oodbench.networks.base import build, networks
+from oodbench.networks.base import Perturbation, build, networks
 
 
 def test_the_families_mlps_are_those_of_the_papers() -> None:
@@ -35,8 +35,9 @@ def test_an_mlp_is_what_it_says(activation: str) -> None:
     torch.testing.assert_close(network(x), hidden @ second.weight.T + second.bias)
 
 
-def test_dropout_acts_in_training_only() -> None:
+def test_dropout_acts_once_and_in_training_only() -> None:
     network = build("MLP", {"dropout": 0.5}, (4,), 1, 0)
+    assert not any(isinstance(m, Perturbation) for m in network.modules())
     x = torch.randn(64, 4)
     dropped = float((network.featurizer(x) == 0).float().mean())
     network.eval()
@@ -50,6 +51,9 @@ def test_the_linear_network_starts_as_the_sum_of_its_inputs() -> None:
     x = torch.randn(6, 4)
     torch.testing.assert_close(network(x), x.sum(1, keepdim=True))
     assert [n for n, p in network.named_parameters() if p.requires_grad] == ["featurizer.1.weight"]
+    for values, outputs in (({"train_classifier": True}, 1), ({}, 2)):  # where it is needed
+        network = build("Linear", values, (4,), outputs, 0)
+        assert all(p.requires_grad for p in network.parameters())
 
 
 def test_the_linear_network_can_learn_a_weight_for_each_input() -> None:
@@ -71,9 +75,3 @@ def test_the_linear_network_starts_at_random_where_asked_to(diagonal: bool) -> N
     for weights in found:
         assert weights.mean().item() == pytest.approx(0, abs=0.02)
         assert weights.std().item() == pytest.approx(0.1, rel=0.1)
-
-
-@pytest.mark.parametrize(("values", "outputs"), [({"train_classifier": True}, 1), ({}, 2)])
-def test_the_classifier_is_learned_if_needed(values: dict[str, object], outputs: int) -> None:
-    network = build("Linear", values, (4,), outputs, 0)
-    assert all(p.requires_grad for p in network.parameters())

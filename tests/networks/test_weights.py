@@ -172,6 +172,12 @@ def test_dinov2s_layout(registers: bool, tmp_path: Path) -> None:
         assert equal(found, resampled)
 
 
+def swapped(name: str, swaps: Mapping[str, str]) -> str:
+    for old, new in swaps.items():
+        name = re.sub(old, new, name)
+    return name
+
+
 def clips_names(state: State) -> dict[str, Tensor]:
     """The names of CLIP's authors for timm's."""
     swaps = {
@@ -181,14 +187,8 @@ def clips_names(state: State) -> dict[str, Tensor]:
         r"^patch_embed\.proj": "conv1", r"^pos_embed": "positional_embedding",
         "^cls_token": "class_embedding",
     }  # fmt: skip
-    renamed = {}
-    for name, value in state.items():
-        new = name
-        for old, swap in swaps.items():
-            new = re.sub(old, swap, new)
-        inside = {"cls_token": (0, 0), "pos_embed": (0,)}.get(name, ())
-        renamed[new] = value[inside]
-    return renamed
+    inside: dict[str, tuple[int, ...]] = {"cls_token": (0, 0), "pos_embed": (0,)}
+    return {swapped(name, swaps): value[inside.get(name, ())] for name, value in state.items()}
 
 
 def test_open_clips_layouts(vit: State, tmp_path: Path) -> None:
@@ -228,13 +228,8 @@ def facebooks_names(state: State) -> dict[str, Tensor]:
         r"\.blocks\.": ".",
         r"^stages\.(\d)\.downsample": r"downsample_layers.\1", r"conv_dw": "dwconv", r"mlp\.fc": "pwconv",
     }  # fmt: skip
-    renamed = {}
-    for name, value in state.items():
-        new = name
-        for old, swap in swaps.items():
-            new = re.sub(old, swap, new)
-        renamed[new] = value.flatten(1) if "pwconv" in new and value.dim() > 1 else value
-    return renamed
+    renamed = {swapped(name, swaps): value for name, value in state.items()}
+    return {n: v.flatten(1) if "pwconv" in n and v.dim() > 1 else v for n, v in renamed.items()}
 
 
 def test_names_of_the_authors_of_convnext_and_swin(tmp_path: Path) -> None:

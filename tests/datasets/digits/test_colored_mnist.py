@@ -172,13 +172,10 @@ def counts(mnist_dir: Path, **options: object) -> dict[str, tuple[int, list[int]
     }
 
 
-def test_classes_are_kept_by_their_shares(mnist_dir: Path) -> None:
+def test_classes_and_digits_are_kept_by_their_shares(mnist_dir: Path) -> None:
     for name, (size, dealt) in counts(mnist_dir, imbalance="class", share=0.3).items():
         part = PARTS[name]
         assert size == int(part * sum(dealt[5:])) + int((1 - part) * sum(dealt[:5]))
-
-
-def test_digits_are_kept_by_their_shares(mnist_dir: Path) -> None:
     for name, (size, dealt) in counts(mnist_dir, imbalance="digit", share=0.3).items():
         part = PARTS[name]
         shares = {(1, 2): part, (6, 7): part, (3, 4): 1 - part, (8, 9): 1 - part}
@@ -193,8 +190,7 @@ def test_the_classes_shift_and_labels_and_colours_come_after(mnist_dir: Path) ->
         e = environments[name]
         share = below_five * 0.75 + (1 - below_five) * 0.25
         assert abs(e.y.mean().item() - share) < 0.02
-        color = e.x.flatten(2).amax(2).argmax(1)
-        assert near(color != e.y, float(name))
+        assert near(color(e) != e.y, float(name))
 
 
 def test_shades_split_the_colours(mnist_dir: Path) -> None:
