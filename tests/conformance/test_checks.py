@@ -9,17 +9,16 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor
-from typer.testing import CliRunner
 
 from oodbench.algorithms import Algorithm, Outputs, algorithms, first_step, why_skipped
 from oodbench.conformance import check_algorithm, checks
-from oodbench.conformance.__main__ import app
 from oodbench.conformance.checks import DoesNotApply, Requirement, requirements, tasks_of
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
 from oodbench.tasks import Task
 from tests.helpers.algorithms.methods import OURS
+from tests.helpers.commands import type_in
 
 pytestmark = pytest.mark.slow
 
@@ -170,7 +169,7 @@ def test_the_command_ends_on_one_screen_without_a_traceback(
     monkeypatch.setattr(checks, "TASKS", {"binary": TASKS["binary"]})
     monkeypatch.setattr(algorithms, "_classes", {**dict(algorithms.items()), "Mine": FirstRisk})
     monkeypatch.setenv("COLUMNS", "80")
-    kept, broken, unknown = (CliRunner().invoke(app, [name]) for name in ("ERM", "Mine", "Mne"))
+    kept, broken, unknown = (type_in("conformance", name) for name in ("ERM", "Mine", "Mne"))
     assert (kept.exit_code, broken.exit_code, unknown.exit_code) == (0, 1, 2)
     assert "FirstRisk breaks 'Permuting the environments" in broken.output
     assert "did you mean Mine" in unknown.output and "--plugin MODULE" in unknown.output

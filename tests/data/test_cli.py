@@ -4,15 +4,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from oodbench.data.__main__ import app
+from tests.helpers.commands import type_in
 
 RAW = Path("MNIST") / "raw"
-
-
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def offline(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -24,7 +19,7 @@ def offline(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv("https_proxy", proxy)
         monkeypatch.setenv("http_proxy", proxy)
         monkeypatch.setattr(urllib.request, "_opener", None)  # which knows the proxies of before
-        result = call("download", "ColoredMNIST", "--data-dir", data_dir)
+        result = type_in("data", "download", "ColoredMNIST", "--data-dir", data_dir)
     monkeypatch.setattr(urllib.request, "_opener", None)
     assert result.exit_code == 2 and result.stderr.count("\n") == 1
     return result.stderr
@@ -46,14 +41,15 @@ def test_download_does_not_accept_a_damaged_file(
 
 
 def test_check_tells_what_is_in_a_dataset() -> None:
-    result = call("check", "LinearSEM", "--set", "num_examples=50", "--set", "scales=[1, 2]")
-    assert result.exit_code == 0, result.output
+    result = type_in(
+        "data", "check", "LinearSEM", "--set", "num_examples=50", "--set", "scales=[1, 2]", code=0
+    )
     assert "LinearSEM(scales=(1.0, 2.0), num_examples=50)" in " ".join(result.stdout.split())
     assert "all 100 examples can be read" in result.stdout
-    mistake = call("check", "LinearSEM", "--set", "num_examples")
+    mistake = type_in("data", "check", "LinearSEM", "--set", "num_examples")
     assert mistake.exit_code == 2 and "--set takes key=value" in mistake.stderr
-    assert "did you mean scales" in call("check", "LinearSEM", "--set", "scale=2").stderr
-    assert "Table needs a file" in call("check", "Table").stderr
+    assert "did you mean scales" in type_in("data", "check", "LinearSEM", "--set", "scale=2").stderr
+    assert "Table needs a file" in type_in("data", "check", "Table").stderr
 
 
 def test_check_finds_what_environments_share(tmp_path: Path) -> None:
@@ -61,8 +57,9 @@ def test_check_finds_what_environments_share(tmp_path: Path) -> None:
     rows += [f"{x},{x % 2},{name}" for name in "abc" for x in range(10)][:-4]
     rows += ["5,1,a", "100,1,b"]
     (tmp_path / "mine.csv").write_text("\n".join(rows))
-    result = call("check", "Table", "--set", "file=mine.csv", "--data-dir", tmp_path)
-    assert result.exit_code == 0, result.output
+    result = type_in(
+        "data", "check", "Table", "--set", "file=mine.csv", "--data-dir", tmp_path, code=0
+    )
     assert "a: 1 of its examples repeat earlier ones' inputs" in result.stdout
     for said in (
         "11 of the 11 examples of 'a' share the inputs of examples of 'b', 'c'",

@@ -13,12 +13,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from oodbench.data.__main__ import app
 from oodbench.data.copies import fetch
 from oodbench.datasets import Environment, FileDataset, Metadata, make, require_files
 from oodbench.errors import UserError
+from tests.helpers.commands import type_in
 from tests.helpers.data.wilds_copies import COPIES
 
 CONTENTS = {"Sketches/a.npy": b"a" * 3000, "Sketches/b.csv": b"b\n"}
@@ -124,9 +123,8 @@ def test_a_folder_is_unpacked_from_its_archive(archive: Path, source: str, tmp_p
     data_dir = tmp_path / "data"
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     archive.with_name(f"{archive.name}.sha256").write_text(f"{digest}  {archive.name}\n")
-    command = ["download", "Camelyon17", "--data-dir", str(data_dir), "--from", source]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
+    command = ("data", "download", "Camelyon17", "--data-dir", data_dir, "--from", source)
+    result = type_in(*command, code=0)
     assert f"has the SHA-256 {digest}, as its .sha256 says" in " ".join(result.output.split())
     assert [path.name for path in data_dir.iterdir()] == ["camelyon17_v1.0"]
 

@@ -3,13 +3,8 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from oodbench.diagnose.__main__ import app
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+from tests.helpers.commands import type_in
 
 
 @pytest.mark.parametrize(
@@ -20,8 +15,7 @@ def call(*arguments: str) -> Result:
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    result = call(*arguments, "--out", str(tmp_path / "out"))
-    assert result.exit_code == 2
+    result = type_in("diagnose", *arguments, "--out", tmp_path / "out", code=2)
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert message in result.stderr
     assert not (tmp_path / "out").exists()
@@ -29,7 +23,8 @@ def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> N
 
 @pytest.mark.nightly
 def test_a_dataset_is_judged_by_the_runs_of_a_board() -> None:
-    result = call("dataset", "city weather", "--results", "small.v3")
-    assert result.exit_code == 0 and "rows equal to ERM" in result.stdout
-    result = call("dataset", "city wether", "--results", "small.v3")
-    assert result.exit_code == 2 and "did you mean city weather" in result.stderr
+    of_board = ("--results", "small.v3")
+    shown = type_in("diagnose", "dataset", "city weather", *of_board, code=0).stdout
+    assert "rows equal to ERM" in shown
+    said = type_in("diagnose", "dataset", "city wether", *of_board, code=2).stderr
+    assert "did you mean city weather" in said

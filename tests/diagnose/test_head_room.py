@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 import scipy
-from typer.testing import CliRunner
 
 from oodbench.datasets import make
-from oodbench.diagnose.__main__ import app
 from oodbench.diagnose.admission import REFERENCES, Figures
 from oodbench.diagnose.head_room import HeadRoom, _on_its_own, _spearman, head_room, verdicts
 from oodbench.errors import UserError
@@ -19,6 +17,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.selection.judge import judge
 from oodbench.sweep.launchers import LaunchOptions
+from tests.helpers.commands import type_in
 from tests.helpers.results.made import Curve, Made
 
 CITIES = {"num_examples": 60}
@@ -175,8 +174,8 @@ def test_a_correlation_is_scipys_of_scores_and_test_values(tmp_path: Path) -> No
 @pytest.mark.nightly
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oodbench.diagnose.head_room.MOST_STEPS", 4)
-    command = ["dataset", "CityWeather", "--set=num_examples=60", f"--out={tmp_path}"]
-    printed = CliRunner().invoke(app, command).output
+    command = ["diagnose", "dataset", "CityWeather", "--set=num_examples=60", f"--out={tmp_path}"]
+    printed = type_in(*command).output
     assert "Spearman's correlation" in printed
     rows = "constant", "ERM", "ceiling", "ERM on Mumbai alone", "Forest ceiling", "Logistic ceiling"
     for name in (*rows, *REFERENCES):

@@ -4,15 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import oodbench
 from oodbench.diagnose import memorization
-from oodbench.diagnose.__main__ import app
 from oodbench.diagnose.memorization import CSR, TEST, TRAIN, over_training, spread
 from oodbench.report.sources import frames_of
 from oodbench.report.statistics import mean_and_error
 from oodbench.verify.computations.memorization import orderings
+from tests.helpers.commands import type_in
 
 DATA = {"name": "NoisyLabels", "base": "digits", "num_examples": 60, "num_test_examples": 20}
 
@@ -45,15 +44,10 @@ def few_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memorization, "EVERY", 2)
 
 
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["memorization", *arguments], env={"COLUMNS": "200"})
-
-
 @pytest.mark.slow
 def test_a_finished_sweep_has_its_table_figures_and_orderings(tmp_path: Path) -> None:
     results = launched(tmp_path / "out", {"ERM": 8}, same_data=True, critical=20)
-    shown = call(results, "--figures", str(tmp_path / "figures"))
-    assert shown.exit_code == 0, shown.output
+    shown = type_in("diagnose", "memorization", results, "--figures", tmp_path / "figures", code=0)
     assert all(name in shown.stdout for name in ("real", "randX", "randY", "Gini"))
     figures = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert figures == {"easy-examples", "gini", "over-training"}
@@ -76,8 +70,7 @@ def test_a_finished_sweep_has_its_table_figures_and_orderings(tmp_path: Path) ->
 )
 def test_rows_that_differ_are_compared(rows: dict[str, int], figure: str, tmp_path: Path) -> None:
     results = launched(tmp_path / "out", rows)
-    shown = call(results, "--figures", str(tmp_path / "figures"))
-    assert shown.exit_code == 0, shown.output
+    shown = type_in("diagnose", "memorization", results, "--figures", tmp_path / "figures", code=0)
     assert "other data" in shown.stdout and "`same_data`" in shown.stdout
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"gini", figure}
 
@@ -96,5 +89,5 @@ def test_equally_hard_examples_have_the_binomial_spread() -> None:
 
 def test_results_without_accuracies_are_refused(tmp_path: Path) -> None:
     oodbench.sweep(["LinearSEM"], ["ERM"], out=tmp_path, steps=2, trials=1, launcher="debug")
-    result = CliRunner().invoke(app, ["memorization", str(tmp_path)])
-    assert result.exit_code == 2 and "these results record no accuracy" in result.output
+    result = type_in("diagnose", "memorization", tmp_path, code=2)
+    assert "these results record no accuracy" in result.output

@@ -9,12 +9,10 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 import oodbench
 from oodbench.errors import UserError
-from oodbench.sweep.__main__ import app
-from tests.helpers.commands import python
+from tests.helpers.commands import python, type_in
 from tests.helpers.paths import blocks
 
 
@@ -90,8 +88,7 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / f"{name}.yaml").write_text(text)
         options = ["--launcher", "debug", "--yes", "--keep-weights", "train_val,last"]
         options += ["--data-dir", "pictures"] if name == "pictures" else []
-        launched = CliRunner().invoke(app, ["launch", f"{name}.yaml", *options])
-        assert launched.exit_code == 0, launched.output
+        type_in("sweep", "launch", f"{name}.yaml", *options, code=0)
     train_patients(tmp_path)
     script = "\n".join(blocks("docs/guide/models.md"))
     assert set(re.findall(r"import (\S+)", script)) == {"oodbench", "pandas", "torch"}

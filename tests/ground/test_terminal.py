@@ -9,14 +9,12 @@ import warnings
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from oodbench.__main__ import main
 from oodbench.errors import UserError
 from oodbench.report.tables import FORMATS
 from oodbench.results.directory import Directory
 from oodbench.terminal import exit_on_user_error, printable
-from tests.helpers.commands import python, run
+from tests.helpers.commands import python, run, type_in
 from tests.helpers.paths import ROOT
 from tests.helpers.results.made import Made, rising
 from tests.helpers.results.sweeps import tiny_file
@@ -40,8 +38,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def output(*arguments: object) -> str:
-    result = CliRunner().invoke(main, [str(a) for a in arguments], env={"COLUMNS": "500"})
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    result = type_in(*arguments)
+    assert not isinstance(result.exception, Exception), repr(result.exception)
     return result.output
 
 

@@ -1,4 +1,4 @@
-"""Commands as a user types them: `python -m oodbench.sweep` in this process, any in one of its own."""
+"""Commands as a user types them, in this process or in one of their own."""
 
 import os
 import subprocess
@@ -8,15 +8,15 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from oodbench.__main__ import main
-from oodbench.sweep.__main__ import app
 from tests.helpers.paths import ROOT
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+def run(*arguments: object) -> Result:
+    """A command of sweeps."""
+    return type_in("sweep", *arguments)
 
 
-def type_in(*words: str | Path, code: int | None = None) -> Result:
+def type_in(*words: object, code: int | None = None) -> Result:
     """A command of any room, `sweep launch ...`, which must exit with a code if one is given."""
     result = CliRunner().invoke(main, [str(word) for word in words], prog_name="oodbench")
     assert code is None or result.exit_code == code, result.output

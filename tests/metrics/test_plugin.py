@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from oodbench.metrics import metrics
-from oodbench.report import __main__ as report
 from oodbench.results.read import joined
 from oodbench.selection.judge import choose
-from oodbench.sweep import __main__ as sweep
-from tests.helpers.commands import installed, python
+from tests.helpers.commands import installed, python, type_in
 from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import edited, tiny_file
 
@@ -65,8 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metrics, "_classes", dict(metrics.items()))
         patch.syspath_prepend(folder)
-        launched = CliRunner().invoke(sweep.app, ["launch", file, *options, *OWN])
-        assert launched.exit_code == 0, launched.output
+        type_in("sweep", "launch", file, *options, *OWN, code=0)
         del sys.modules["my_metrics"]  # the commands of a test import it again
     return folder
 
@@ -82,25 +78,21 @@ def out(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     sys.modules.pop("my_metrics", None)
 
 
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(report.app, list(arguments))
-
-
 @pytest.mark.nightly
 def test_a_plugins_metrics_are_recorded_shown_and_judge(out: Path) -> None:
     for metric, rises in (("confidence", True), ("group_gap", False), ("mean_output", True)):
-        shown = invoke("table", str(out), "--metric", metric, "--notes", *OWN)
-        assert shown.exit_code == 0, shown.output
+        shown = type_in("report", "table", out, "--metric", metric, "--notes", *OWN, code=0)
         direction = f"{metric}: {'higher' if rises else 'lower'} is better"
         assert direction in " ".join(shown.stdout.split())
-    assert "confidence (%)" in invoke("table", str(out), "--metric", "confidence", *OWN).stdout
+    shown = type_in("report", "table", out, "--metric", "confidence", *OWN)
+    assert "confidence (%)" in shown.stdout
     frames = joined([out])
     records = frames.records.astype({"metric": object, "environment": object, "split": object})
     for metric, best in (("confidence", "max"), ("group_gap", "min")):
         chosen = choose(frames, f"train_val:{metric}")
         own = records.query(f"metric == '{metric}' and split == 'out' and environment != '0.9'")
         assert chosen["score"].tolist() == [own.groupby("step")["value"].mean().agg(best)]
-        judged = invoke("table", str(out), "--rule", f"train_val:{metric}", *OWN)
+        judged = type_in("report", "table", out, "--rule", f"train_val:{metric}", *OWN)
         assert f"Selection train_val:{metric}" in " ".join(judged.stdout.split())
 
 
@@ -119,23 +111,22 @@ def test_the_direction_of_a_metric_is_that_of_its_plugin_and_never_guessed(
     out: Path, monkeypatch: pytest.MonkeyPatch, command: str, flag: str
 ) -> None:
     forget(monkeypatch)
-    assert invoke("table", str(out), "--metric", "loss").exit_code == 0
+    type_in("report", "table", out, "--metric", "loss", code=0)
     assert "my_metrics" not in sys.modules  # nobody needs it
     name = "train_val:confidence" if flag == "--rule" else "confidence"
     notes = ("--notes",) if command == "table" else ("--format", "markdown")
-    shown = invoke(command, str(out), flag, name, *notes, "--plugin", "my_metrics")
-    assert shown.exit_code == 0, shown.output
+    shown = type_in("report", command, out, flag, name, *notes, *OWN, code=0)
     assert metrics.find("confidence") is not None
     if flag == "--metric":
         assert "confidence: higher is better" in " ".join(shown.stdout.split())
     forget(monkeypatch)
     Path("my_metrics.py").unlink()
-    lost = invoke(command, str(out), flag, name)
-    assert lost.exit_code == 2 and "--plugin my_metrics, in Python" in lost.stderr
+    lost = type_in("report", command, out, flag, name, code=2)
+    assert "--plugin my_metrics, in Python" in lost.stderr
     with edited(out / "sweep.json") as plan:
         plan["settings"]["plugins"] = []
-    refused = invoke(command, str(out), flag, name)
-    assert refused.exit_code == 2 and "--plugin MODULE" in refused.stderr
+    refused = type_in("report", command, out, flag, name, code=2)
+    assert "--plugin MODULE" in refused.stderr
     assert "unknown direction of the metric 'confidence'" in refused.stderr
 
 

@@ -6,15 +6,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from oodbench.identity import sha256
 from oodbench.networks.base import build
 from oodbench.networks.clip import PIXELS
-from oodbench.report.__main__ import app as report
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.commands import type_in
 from tests.helpers.data.transformers_copies import small_clip
 from tests.helpers.results.sweeps import tiny, trained
 
@@ -115,7 +114,7 @@ def test_a_sweep_shows_what_its_networks_were_pretrained_on(folder: Path, tmp_pa
     keys = {"steps": 2, "network": {"name": "CLIP", "hparams": hparams}, "trials": 1}
     sweep = tiny(datasets=["RotatedDigits"], algorithms=["ZeroShot", "ERM"], **keys)
     results = trained(tmp_path, sweep)
-    text = CliRunner().invoke(report, ["table", str(results.path)]).output
+    text = type_in("report", "table", results.path).output
     rows = [line.split() for line in text.splitlines() if line.startswith(("ZeroShot", "ERM"))]
     checksum = f"({sha256(folder / 'model.safetensors')[:8]})"
     assert len(rows) == 2 and all(checksum in row and folder.name in row for row in rows)

@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from oodbench.results.directory import Directory
 from oodbench.sweep import file as sweep_file
 from oodbench.verify import targets
-from oodbench.verify.__main__ import app
 from oodbench.verify.measured import Measured
+from tests.helpers.commands import type_in
 from tests.helpers.results.sweeps import TINY
 
 EXPERIMENT = {
@@ -51,7 +50,7 @@ def write(folders: Path, experiment: dict[str, Any], name: str = "mine") -> None
 
 def run(folders: Path, *arguments: str) -> tuple[int, str]:
     out = f"--out={folders / 'out'}"
-    result = CliRunner().invoke(app, [*arguments, out, "--launcher=debug"])
+    result = type_in("verify", *arguments, out, "--launcher=debug")
     return result.exit_code, result.output
 
 

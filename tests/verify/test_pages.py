@@ -7,7 +7,6 @@ from oodbench.registry import folder
 from oodbench.verify import targets
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import experiment_names, load_experiment
-from tests.verify import pages as papers
 from tests.verify.pages import app, committed_results, experiment_page, index_page
 
 DOCS = folder("docs") / "papers"
@@ -65,6 +64,6 @@ def test_without_results(docs: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "not run" in experiment_page(load_experiment("mine"), committed_results(empty, "mine"))
-    result = CliRunner().invoke(papers.app, [str(empty)])
+    result = CliRunner().invoke(app, [str(empty)])
     assert result.exit_code == 2
     assert "is not a folder" in result.output

@@ -8,13 +8,12 @@ import torch
 from PIL import Image
 from torchvision import transforms
 from torchvision.datasets import ImageFolder as TorchvisionFolder
-from typer.testing import CliRunner
 
-from oodbench.data.__main__ import app
 from oodbench.data.pictures.pixels import Look
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import IMAGENET, make, require_files
 from oodbench.errors import UserError
+from tests.helpers.commands import type_in
 from tests.helpers.data.pictures import draw, picture
 
 CLASSES = ("cat", "dog", "rat")
@@ -83,9 +82,8 @@ def cached(root: Path, **values: object) -> bool:
 
 def test_the_cache_holds_the_same_bytes_and_is_made_once(dataset: Any, root: Path) -> None:
     direct = dataset.load(0)
-    command = ["cache", "ImageFolder", "--set", f"root={root}", "--set", "size=24"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
+    command = ["data", "cache", "ImageFolder", "--set", f"root={root}", "--set", "size=24"]
+    result = type_in(*command, code=0)
     assert "36 examples, 6.22e-05 GB, into" in result.output
     made = [file.stat().st_mtime_ns for file in sorted(dataset.cache_folder.iterdir())]
     assert len(made) == 3 and cached(root)
@@ -93,7 +91,7 @@ def test_the_cache_holds_the_same_bytes_and_is_made_once(dataset: Any, root: Pat
         index = torch.randperm(len(environment.y))
         assert torch.equal(environment.x.read(index), direct[name].x.read(index))
         assert torch.equal(environment.y, direct[name].y)
-    assert CliRunner().invoke(app, command).exit_code == 0
+    type_in(*command, code=0)
     assert [f.stat().st_mtime_ns for f in sorted(dataset.cache_folder.iterdir())] == made
     assert dataset.environments == make("ImageFolder", VALUES, root.parent).environments
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
-from oodbench.data.__main__ import app
 from oodbench.data.pictures.pixels import decoded, look
 from oodbench.datasets import in_order, make
 from oodbench.errors import UserError
+from tests.helpers.commands import type_in
 from tests.helpers.data.pictures import draw, picture
 
 GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)
@@ -156,9 +155,8 @@ def test_check_says_how_pictures_are_read_and_shows_them(tmp_path: Path) -> None
     exif[274] = 6
     picture(3, 1).save(tmp_path / "set" / "2" / "y" / "turned.jpg", exif=exif)
     sheet = tmp_path / "sheet.png"
-    command = ["check", "ImageFolder", "--set", "root=set", "--sheet", str(sheet)]
-    result = CliRunner().invoke(app, [*command, "--data-dir", str(tmp_path)])
-    assert result.exit_code == 0, result.output
+    command = ["data", "check", "ImageFolder", "--set", "root=set", "--sheet", str(sheet)]
+    result = type_in(*command, "--data-dir", tmp_path, code=0)
     for sentence in (
         "what is transparent in 1 picture is white",
         "1 picture turned upright, as EXIF says",

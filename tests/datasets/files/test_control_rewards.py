@@ -17,15 +17,14 @@ from oodbench.datasets.control_rewards import (
     write_episode,
 )
 from oodbench.datasets.made import write_manifest
-from typer.testing import CliRunner
 
-from oodbench.data.__main__ import app
 from oodbench.datasets import make, md5
 from oodbench.errors import UserError
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.commands import type_in
 from tests.helpers.data import control_episodes
 
 TASK, EPISODES = "finger_spin", 6
@@ -236,23 +235,21 @@ def test_damaged_files(copy: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_makes_a_set_and_goes_on_after_a_stop(tmp_path: Path) -> None:
-    flags = ["make", "ControlRewards", "--data-dir", str(tmp_path), "--set", f"task={TASK}"]
-    result = CliRunner().invoke(app, [*flags, "--set", "episodes=6"])
-    assert result.exit_code == 0, result.output
-    assert "ControlRewards: 6 files" in result.output
+    flags = ["data", "make", "ControlRewards", "--data-dir", str(tmp_path), "--set", f"task={TASK}"]
+    made = type_in(*flags, "--set", "episodes=6", code=0).output
+    assert "ControlRewards: 6 files" in made
     folder = tmp_path / "ControlRewards" / TASK
     before = {f.name: (md5(f), f.stat().st_mtime_ns) for f in sorted(folder.glob("*.npy"))}
     (folder / file_of(1)).unlink()
     (folder / file_of(3)).write_bytes(b"damaged")
-    assert CliRunner().invoke(app, [*flags, "--set", "episodes=6"]).exit_code == 0
+    type_in(*flags, "--set", "episodes=6", code=0)
     after = {f.name: (md5(f), f.stat().st_mtime_ns) for f in sorted(folder.glob("*.npy"))}
     assert {name: of[0] for name, of in after.items()} == {n: of[0] for n, of in before.items()}
     assert sum(after[name] == before[name] for name in before) == 4
-    other = CliRunner().invoke(app, [*flags, "--set", "episodes=8"])
-    assert other.exit_code == 2 and f"{folder} holds another set" in other.stderr
+    other = type_in(*flags, "--set", "episodes=8", code=2)
+    assert f"{folder} holds another set" in other.stderr
     assert other.stderr.count("\n") == 1
-    wrong = CliRunner().invoke(app, [*flags, "--from", str(tmp_path)])
-    assert wrong.exit_code == 2 and "made by playing" in wrong.stderr
+    assert "made by playing" in type_in(*flags, "--from", tmp_path, code=2).stderr
 
 
 def test_without_the_suite(written: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

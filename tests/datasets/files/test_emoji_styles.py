@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 from oodbench.datasets.emoji_styles import GROUPS, SETS, EmojiStyles
-from typer.testing import CliRunner
 
-from oodbench.data.__main__ import app
 from oodbench.data.drawn import DrawnPictures
 from oodbench.data.packages import Files
 from oodbench.datasets import Environment, make
 from oodbench.identity import md5
+from tests.helpers.commands import type_in
 
 POINTS = {"1f600": "grinning-face", "1f3cf": "cricket-game", "1f997": "cricket", "1f984": "unicorn"}
 FACES = {"Smileys & Emotion": ["grinning-face"], "Animals & Nature": ["cricket", "unicorn"]}
@@ -85,8 +84,7 @@ def test_shared_identities_are_trained_on_and_tested_on(monkeypatch: pytest.Monk
 
 @pytest.mark.nightly
 def test_the_set_that_is_made_from_npm_is_the_one_whose_checksums_are_known(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["make", "EmojiStyles", "--data-dir", str(tmp_path)])
-    assert result.exit_code == 0, result.output
+    type_in("data", "make", "EmojiStyles", "--data-dir", tmp_path, code=0)
     dataset = make("EmojiStyles", {}, tmp_path)
     environments = dataset.load(0)
     assert {len(e.y) for e in environments.values()} == {1053}

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import oodbench
-from oodbench.data.__main__ import app
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import make, require_files
 from oodbench.errors import UserError
@@ -18,6 +16,7 @@ from oodbench.identity import sha256
 from oodbench.networks.base import build
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
+from tests.helpers.commands import type_in
 from tests.helpers.data.pictures import draw
 from tests.helpers.results.sweeps import ended
 from tests.networks.test_vision import resnet_file
@@ -46,12 +45,11 @@ def test_features_are_the_networks_and_are_extracted_once(
     assert dataset.input_shape == (512,) and dataset.environments == ("a", "b", "c")
     with pytest.raises(UserError, match=r"there are no features in \S+; `python -m oodbench.data"):
         dataset.load(0)
-    command = ["cache", "FrozenFeatures", "--data-dir", str(tmp_path)]
+    command = ["data", "cache", "FrozenFeatures", "--data-dir", str(tmp_path)]
     for key in ("of", "network", "weights"):
         command += ["--set", f"{key}={options[key]}"]
     command += ["--set", "settings=[root=set, size=32]"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
+    type_in(*command, code=0)
     network = build("ResNet18", {"weights": options["weights"]}, (3, 32, 32), 2, 9).eval()
     images = make("ImageFolder", {"root": "set", "size": 32}, tmp_path)
     for (name, found), data in zip(dataset.load(0).items(), images.load(0).values(), strict=True):
@@ -62,7 +60,7 @@ def test_features_are_the_networks_and_are_extracted_once(
     monkeypatch.setattr("oodbench.datasets.frozen_features.IN_MEMORY", 100)
     assert isinstance(dataset.load(0)["a"].x, MemoryMapped)
     before = sorted((tmp_path / ".oodbench").rglob("*.npy"))
-    assert CliRunner().invoke(app, command).exit_code == 0
+    type_in(*command, code=0)
     assert sorted((tmp_path / ".oodbench").rglob("*.npy")) == before
 
 

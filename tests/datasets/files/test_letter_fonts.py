@@ -18,11 +18,10 @@ from oodbench.datasets.letter_fonts import (
     NO_LETTERS,
     LetterFonts,
 )
-from typer.testing import CliRunner
 
-from oodbench.data.__main__ import app
 from oodbench.data.packages import Files
 from oodbench.datasets import make
+from tests.helpers.commands import type_in
 from tests.helpers.data.pictures import font
 
 EVERYTHING = font(ascii_uppercase + DIGITS)
@@ -100,8 +99,7 @@ def test_digits_come_from_scans_and_fonts() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["LetterFonts", "DigitSources"])
 def test_the_set_that_is_made_has_the_known_checksums(name: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["make", name, "--data-dir", str(tmp_path)])
-    assert result.exit_code == 0, result.output
+    result = type_in("data", "make", name, "--data-dir", tmp_path, code=0)
     assert f"{name}: 2 files in {tmp_path} are right" in result.output.replace("\n", " ")
     dataset: Any = make(name, {}, tmp_path)
     for environment in dataset.load(0).values():

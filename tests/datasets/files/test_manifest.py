@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
-from oodbench.data.__main__ import app
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
+from tests.helpers.commands import type_in
 
 
 def listed(count: int = 24) -> pd.DataFrame:
@@ -54,9 +53,8 @@ def test_check_reads_everything(tmp_path: Path) -> None:
     images = tmp_path / "images"
     (images / "7.png").write_bytes((images / "2.png").read_bytes())
     (images / "9.png").write_bytes((images / "9.png").read_bytes()[:45])
-    command = ["check", "Manifest", "--data-dir", str(tmp_path), "--set", "file=mine.csv"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 2
+    command = ("data", "check", "Manifest", "--data-dir", tmp_path, "--set", "file=mine.csv")
+    result = type_in(*command, code=2)
     assert "of 'night' share the inputs of examples of 'dusk': copies" in result.stdout
     assert f"{images / '9.png'} cannot be read as an image" in result.stdout
     assert "1 examples of mine cannot be read" in result.stderr

@@ -6,19 +6,17 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from typer.testing import CliRunner
 
 from oodbench.data.preparation import load_checked
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
-from oodbench.report.__main__ import app as report
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions
-from oodbench.sweep.__main__ import app
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.plan import make_plan, single
 from oodbench.train.loading import load_data, split
 from oodbench.train.settings import TrainSettings
+from tests.helpers.commands import type_in
 
 MINE = {"name": "Table", "file": "mine.csv"}
 
@@ -148,10 +146,17 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
         "steps": 20,
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(sweep))
-    command = ["launch", str(tmp_path / "own.yaml"), "--out", str(tmp_path / "out"), "--yes"]
+    command = [
+        "sweep",
+        "launch",
+        str(tmp_path / "own.yaml"),
+        "--out",
+        str(tmp_path / "out"),
+        "--yes",
+    ]
     command += ["--launcher", "debug", "--data-dir", str(tmp_path), "--keep-predictions"]
-    launched = CliRunner().invoke(app, command)
-    assert launched.exit_code == 0 and "6 done of 6 runs" in launched.output, launched.output
+    launched = type_in(*command, code=0)
+    assert "6 done of 6 runs" in launched.output, launched.output
     assert "mine: accuracy" in launched.output
     results = Directory(tmp_path / "out")
     ids = set(results.specs())
@@ -160,7 +165,7 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
     assert info is not None and info.context["classes"] == ["no", "yes"]
     assert {p.classes for p in read_predictions(run, 20).values()} == {("no", "yes")}
     flags = ["--algorithm", "ERM", "--test-env", "north"]
-    asked = CliRunner().invoke(report, ["why", str(results.path), *flags])
+    asked = type_in("report", "why", results.path, *flags)
     assert "Classes: no, yes." in asked.output
     assert info.context["read_as"]["a"] == "number: numbers"
     before = make_plan(validate(sweep, "own"), tmp_path).runs

@@ -8,10 +8,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from typer.testing import CliRunner
 
-from oodbench.board.__main__ import app
-from oodbench.report.__main__ import app as report
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.ended import ended, write_part
 from oodbench.results.parquet import (
@@ -26,6 +23,7 @@ from oodbench.results.parquet import (
 )
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
+from tests.helpers.commands import type_in
 
 SEM = {"name": "LinearSEM", "num_examples": 40, "scales": [0.2, 1, 2, 5], "label": "SEM"}
 PROTOCOL: dict[str, Any] = {
@@ -73,10 +71,8 @@ def invoke(*arguments: object, code: int = 0) -> str:
 
     It must exit with this code.
     """
-    room = report if arguments[0] in ("table", "compare", "figure") else app
-    found = CliRunner().invoke(room, [str(argument) for argument in arguments])
-    assert found.exit_code == code, found.output
-    return found.output
+    room = "report" if arguments[0] in ("table", "compare", "figure") else "board"
+    return type_in(room, *arguments, code=code).output
 
 
 @dataclass

@@ -5,10 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from typer.testing import CliRunner
-
 from oodbench.notes import AnyNote
-from oodbench.report.__main__ import app
 from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import Leaderboard
 from oodbench.report.tables.leaderboard import leaderboard as leaderboard
@@ -17,6 +14,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.version import __version__
+from tests.helpers.commands import type_in
 
 Curve = Callable[[str, str, int], float]
 """Environment, split and step to the metric's value."""
@@ -248,6 +246,6 @@ def texts(notes: Iterable[AnyNote]) -> tuple[str, ...]:
 
 def report(*arguments: object) -> tuple[int, str, str]:
     """The exit code, stdout and stderr of a command of `report`."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    result = type_in("report", *arguments)
+    assert not isinstance(result.exception, Exception), repr(result.exception)
     return result.exit_code, result.stdout, result.stderr
