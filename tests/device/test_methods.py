@@ -59,6 +59,12 @@ def made(cls: type[Algorithm], task: Task, values: dict[str, Any]) -> Algorithm:
     return algorithm
 
 
+def tasks_of(cls: type[Algorithm]) -> list[Task]:
+    """The tasks that a method takes, as they suit it."""
+    tasks = (suited(cls, task) for task in (*TASKS.values(), Task("regression", 1)))
+    return [task for task in tasks if why_skipped(cls, tiny_problem(task)) is None]
+
+
 def cases() -> Iterator[Any]:
     """Every method with the options that it can have, each on a task; the defaults on all tasks.
 
@@ -67,11 +73,7 @@ def cases() -> Iterator[Any]:
     """
     for name in OURS:
         cls = algorithms.get(name)
-        takes = [
-            task
-            for task in (suited(cls, t) for t in (*TASKS.values(), Task("regression", 1)))
-            if why_skipped(cls, tiny_problem(task)) is None
-        ]
+        takes = tasks_of(cls)
         why = FITTED.get(name)
         marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
         marks += [] if name in OF_EACH_KIND else [pytest.mark.nightly]
@@ -127,11 +129,7 @@ def test_a_step_stays_on_the_device(
 )
 def test_a_prediction_stays_on_the_device(name: str) -> None:
     cls = algorithms.get(name)
-    task = next(
-        task
-        for task in (suited(cls, t) for t in (*TASKS.values(), Task("regression", 1)))
-        if why_skipped(cls, tiny_problem(task)) is None
-    )
+    task = tasks_of(cls)[0]
     with on_device() as watch:
         algorithm = made(cls, task, {}).eval()
         algorithm.predict(moved(tiny_batch(task)).x[0])
