@@ -140,20 +140,20 @@ def test_each_mistake_in_the_runs_of_a_board_is_named(
     assert message.format(first=first) in text
 
 
+def without(metric: str) -> Change:
+    return lambda t, of: t[~(of & t["metric"].eq(metric))]
+
+
 @pytest.mark.parametrize(
     ("change", "whole", "message"),
     [
-        (lambda t, of: t[~(of & t["metric"].eq("val_env"))], True, "IRM on SEM: has the rules ["),
+        (without("val_env"), True, "IRM on SEM: has the rules ["),
         (
-            lambda t, of: t[~(of & t["metric"].eq("val_env"))],
+            without("val_env"),
             False,
-            "ERM on SEM: does not have one score by val_env of each run, first run {first}",
+            "does not have one score by val_env of each run, first run {first}",
         ),
-        (
-            lambda t, of: t[~(of & t["metric"].eq("mse"))],
-            False,
-            "has runs without a value on each test environment, first run {first}",
-        ),
+        (without("mse"), False, "runs without a value on each test environment, first run {first}"),
         (
             lambda t, of: pd.concat([t, t[of & t["metric"].eq("mse")]]),
             False,

@@ -210,7 +210,7 @@ def test_a_row_that_disagrees_with_the_board_is_shown_beside_it(
     leaderboard(frames)
 
 
-def test_a_name_that_is_frozen_with_other_code_is_refused(
+def test_a_name_that_is_frozen_with_other_code_or_hyperparameters_is_refused(
     board: Path, half: Path, tmp_path: Path
 ) -> None:
     copy = changed(half, tmp_path / "half")
@@ -219,11 +219,6 @@ def test_a_name_that_is_frozen_with_other_code_is_refused(
             made["digests"]["method"]["files"] = {"mine.py": "f" * 16}
     with pytest.raises(UserError, match=r"a row 'ERM' on SEM of other code .* another `label`"):
         beside_board(str(board), [copy])
-
-
-def test_a_name_that_is_frozen_with_other_hyperparameters_is_refused(
-    board: Path, tmp_path: Path
-) -> None:
     rows = [{"name": "ERM", "hparams": {"lr": 0.5}}]
     with pytest.raises(UserError, match=r"a row 'ERM' on SEM with other hyperparameters"):
         beside_board(str(board), [trained(tmp_path, "mine", **ONE_RUN | {"algorithms": rows})])
