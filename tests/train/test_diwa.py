@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_directory import kept_weights
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import State
 from oodbench.selection.judge import choose
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
-from oodbench.train.__main__ import app
 from oodbench.train.diwa import Member, greedy_choice, mean_weights
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.commands import type_in
 from tests.helpers.results.sweeps import DIGITS, first, tiny_file
 
 pytestmark = pytest.mark.slow
@@ -39,22 +38,16 @@ def launched(folder: Path, keep: bool = True, **changes: Any) -> Directory:
     return Directory(folder / "out")
 
 
-def specs(results: Directory) -> dict[str, RunSpec]:
-    return results.specs()
-
-
 def average(results: Directory, *arguments: str, code: int = 0) -> str:
-    printed = CliRunner().invoke(app, ["average", str(results.path), *arguments])
-    assert printed.exit_code == code, printed.output
-    return printed.output
+    return type_in("train", "average", results.path, *arguments, code=code).output
 
 
 @pytest.mark.nightly
 def test_the_uniform_average_is_scored_as_the_mean_of_the_kept_weights(tmp_path: Path) -> None:
     results = launched(tmp_path)
-    before = specs(results)
+    before = results.specs()
     assert "4 averages" in average(results, "--members", "uniform")
-    made = {i: s for i, s in specs(results).items() if i not in before}
+    made = {i: s for i, s in results.specs().items() if i not in before}
     assert {s.label for s in made.values()} == {"ERM + DiWA", "DANN + DiWA"}
     for run_id, spec in made.items():
         of = spec.label.partition(" + ")[0]
@@ -81,18 +74,18 @@ def test_the_uniform_average_is_scored_as_the_mean_of_the_kept_weights(tmp_path:
 def test_the_same_command_again_makes_what_is_new(tmp_path: Path) -> None:
     results = launched(tmp_path, algorithms=["ERM"], trials=1)
     average(results, "--members", "uniform")
-    once = specs(results)
+    once = results.specs()
     (made,) = (i for i, s in once.items() if s.average)
     written = (results.run(made).path / "metrics.jsonl").stat().st_mtime_ns
     average(results, "--members", "uniform")
-    assert specs(results) == once
+    assert results.specs() == once
     assert (results.run(made).path / "metrics.jsonl").stat().st_mtime_ns == written
     launched(tmp_path, algorithms=["ERM"], trials=1)
-    assert specs(results) == once  # a launch leaves the row
+    assert results.specs() == once  # a launch leaves the row
     launched(tmp_path, algorithms=["ERM"], trials=1, hparam_draws=4)
     average(results, "--members", "uniform")
-    (new,) = (i for i, s in specs(results).items() if s.average)
-    assert new != made and len(specs(results)) == 5
+    (new,) = (i for i, s in results.specs().items() if s.average)
+    assert new != made and len(results.specs()) == 5
 
 
 def test_only_runs_that_began_at_the_same_weights_are_averaged(tmp_path: Path) -> None:
@@ -100,7 +93,7 @@ def test_only_runs_that_began_at_the_same_weights_are_averaged(tmp_path: Path) -
     results = launched(tmp_path, algorithms=["ERM"], trials=1, network=network)
     told = average(results, "--members", "uniform")
     assert "1 of 3 runs began at other weights and are left out" in told
-    (spec,) = (s for s in specs(results).values() if s.average)
+    (spec,) = (s for s in results.specs().values() if s.average)
     assert spec.average is not None and len(spec.average["runs"]) == 2
     assert spec.network_hparams["width"] == 8
 
@@ -120,7 +113,7 @@ def test_a_row_whose_runs_all_began_elsewhere_has_no_average_and_is_told(tmp_pat
     told = average(alone, "--members", "uniform", code=2)
     assert f"ERM on ColoredDigits(copies=1), trial 0: {words}" in told
     assert "nothing can be averaged: give the network" in told and "--keep-weights" not in told
-    assert len(specs(alone)) == 2
+    assert len(alone.specs()) == 2
 
 
 def test_the_greedy_choice_takes_what_does_not_make_the_mean_worse(tmp_path: Path) -> None:

@@ -11,13 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 import oodbench
 from oodbench.datasets import make, require_files
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
-from oodbench.report.__main__ import app
 from oodbench.results.directory import Directory, compact
 from oodbench.results.run_directory import kept_weights
 from oodbench.sweep.file import validate
@@ -26,6 +24,7 @@ from oodbench.tasks import Task
 from oodbench.train.execute import execute
 from oodbench.train.models import as_outputs
 from oodbench.train.settings import TrainSettings
+from tests.helpers.commands import type_in
 from tests.helpers.data.pictures import draw
 from tests.helpers.results.sweeps import ODD_METHODS, planned, require_close, tiny, trained
 from tests.networks.test_vision import resnet_file
@@ -105,9 +104,8 @@ def test_why_prints_the_line_that_loads_from_any_directory(
     results: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(results.path.parent)
-    shown = CliRunner().invoke(app, ["why", results.path.name, "--algorithm", "ERM"])
+    shown = type_in("report", "why", results.path.name, "--algorithm", "ERM", code=0)
     monkeypatch.chdir(tmp_path)
-    assert shown.exit_code == 0, shown.output
     (line,) = (text for text in shown.stdout.splitlines() if "oodbench.load_model(" in text)
     model = eval(line[line.index("oodbench.") :], {"oodbench": oodbench})
     assert model.spec.label == "ERM"

@@ -10,19 +10,18 @@ import pytest
 import torch
 import yaml
 from oodbench.algorithms.group_dro import LARGEST, exponentials
-from typer.testing import CliRunner
 
 from oodbench.algorithms import algorithms, why_skipped
 from oodbench.conformance.tiny_problems import TASKS, tiny_problem
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.__main__ import app
 from oodbench.sweep.plan import single
 from oodbench.train.models import evaluate, load_model
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.helpers.algorithms.methods import OF_EACH_KIND, OURS
+from tests.helpers.commands import type_in
 
 STEPS = 20
 
@@ -103,11 +102,9 @@ def launched(folder: Path, algorithms: list[str]) -> Directory:
         "steps": STEPS,
     }
     (folder / "s.yaml").write_text(yaml.safe_dump(sweep))
-    command = ["launch", str(folder / "s.yaml"), "--out", str(folder / "out"), "--yes"]
-    command += ["--launcher", "debug", "--data-dir", str(folder), "--keep-weights", "last"]
-    command += ["--keep-predictions", "--vectorize", "8"]
-    asked = CliRunner().invoke(app, command)
-    assert asked.exit_code == 0, asked.output
+    options = ["--launcher", "debug", "--yes", "--keep-weights", "last", "--keep-predictions"]
+    places = ["--out", folder / "out", "--data-dir", folder]
+    type_in("sweep", "launch", folder / "s.yaml", *places, *options, "--vectorize", "8", code=0)
     return Directory(folder / "out")
 
 
