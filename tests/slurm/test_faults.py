@@ -104,7 +104,6 @@ def test_the_guides_line_brings_back_what_slurm_has_cancelled(
     assert "DUE TO PREEMPTION" in logs and restarts(cluster, on["n1"][1])
 
 
-@pytest.mark.nightly
 def test_a_double_waits_for_its_twin_and_finishes_what_it_leaves(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,8 +22,6 @@ SWEEP: dict[str, Any] = {
     "evaluate_every": 2,
     "trials": 3,
 }
-
-
 SETTINGS = TrainSettings()
 
 

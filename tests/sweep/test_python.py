@@ -17,16 +17,14 @@ import torch
 import yaml
 from nbclient import NotebookClient
 from torch import Tensor
-from typer.testing import CliRunner
 
 import oodbench
 from oodbench import algorithms, datasets
 from oodbench.algorithms import Algorithm, Outputs
 from oodbench.errors import UserError
-from oodbench.report import __main__ as report
 from oodbench.sweep.file import Keys, Sweep, read_sweep
 from oodbench.sweep.plan import make_plan
-from tests.helpers.commands import python
+from tests.helpers.commands import python, type_in
 from tests.helpers.paths import ROOT
 
 SEM = {"name": "LinearSEM", "num_examples": 40}
@@ -77,8 +75,7 @@ def test_its_results_are_what_the_reports_print(
     results = oodbench.Results(tmp_path / "mine")
 
     def printed(command: str, *options: str) -> list[str]:
-        arguments = [command, str(tmp_path / "mine"), *options]
-        return CliRunner().invoke(report.app, arguments).stdout.split()
+        return type_in("report", command, tmp_path / "mine", *options, code=0).stdout.split()
 
     table, label = results.table(), results.plan()["dataset"].iloc[0]
     assert str(table).split() == printed("table", "--notes")

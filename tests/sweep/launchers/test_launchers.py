@@ -114,12 +114,11 @@ class Spool(Launcher):
         return count
 """
 COMMANDS = """
-from typer.testing import CliRunner
-from oodbench.sweep.__main__ import app
+from tests.helpers.commands import run
 launch = ["launch", "tiny.yaml", "--out", "out", "--yes", "--launcher", "spool"]
 for command in ([*launch, "--dry-run"], [*launch, "--set", "resources.colour=blue"], ["status", "out"],
                 ["cancel", "out"], ["status", "out"], [*launch, "--set", "resources.color=blue"]):
-    print(CliRunner().invoke(app, command).output)
+    print(run(*command).output)
 """
 
 
