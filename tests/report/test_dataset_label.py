@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from oodbench.__main__ import main
 from oodbench.errors import UserError
+from tests.helpers.commands import type_in
 from tests.helpers.results.sweeps import tiny, tiny_file
 
 LABEL = "Linear, 40 examples"
@@ -47,11 +46,9 @@ def test_screens_and_files_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("report", "why", "out", "--dataset", LABEL, "--algorithm", "IRM"),
         ("report", "html", "out", "--out", "page.html"),
     ):
-        result = CliRunner().invoke(main, list(command), env={"COLUMNS": "200"})
-        assert result.exit_code == 0, result.output
-        shown[command[1]] = result.output
-        assert "LinearSEM" not in result.output
-        assert LABEL in result.output or command[1] == "html"
+        shown[command[1]] = text = type_in(*command, code=0).output
+        assert "LinearSEM" not in text
+        assert LABEL in text or command[1] == "html"
     for text in (f"{LABEL}, 1 test set", f"ERM on {LABEL} (test", f"{LABEL}: mse"):
         assert text in shown["launch"]
     assert LABEL in Path("page.html").read_text()

@@ -3,7 +3,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.metrics import PredictionMetric, register
@@ -14,7 +13,7 @@ from oodbench.results.predictions import Predictions
 from oodbench.results.read import joined
 from oodbench.selection import usual
 from oodbench.selection.judge import choose, unchosen_predictions
-from oodbench.sweep import __main__ as sweep
+from tests.helpers.commands import type_in
 from tests.helpers.results.made import report
 from tests.helpers.results.sweeps import outcome, tiny, trained
 
@@ -103,5 +102,5 @@ def test_predictions_that_a_table_needs_outlive_a_cleaning(tmp_path: Path) -> No
     assert shown[0] == 0 and "worst_group_accuracy (%)" in shown[1]
     spared = unchosen_predictions(out)
     assert {p.stem for p in spared} <= {"5", "10"} and len(spared) < 2
-    assert CliRunner().invoke(sweep.app, ["clean", str(out.path), "--yes"]).exit_code == 0
+    type_in("sweep", "clean", out.path, "--yes", code=0)
     assert report(*table) == shown

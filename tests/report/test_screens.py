@@ -1,7 +1,6 @@
 """What people see at 80 and 120 columns; `python -m tests.report.test_screens` writes it anew."""
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import chdir
@@ -10,11 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from oodbench.__main__ import main
 from oodbench.sweep.plan import show_plan
 from oodbench.terminal import Terminal
+from tests.helpers.commands import type_in
 from tests.helpers.paths import GOLDEN
 from tests.helpers.results.made import Made, any_version, rising
 from tests.helpers.results.sweeps import tiny
@@ -32,7 +30,6 @@ SCREENS = {
     "data-check": ["data", "check", "Table", "--set", "file=patients.csv"],
     "errors": ["sweep", "plan", "wrong.yaml"],
 }  # fmt: skip
-PLANS: dict[str, dict[str, Any]] = {"plan": {"hparam_draws": 2}}
 WRONG: dict[str, Any] = {
     "name": "wrong",
     "datasets": ["Spiral", {"name": "Table", "file": "patients.csv"}],
@@ -72,7 +69,7 @@ def made() -> None:
     Path("small.yaml").write_text(yaml.safe_dump({"name": "small"} | small))
 
 
-def plan(width: int, **changes: Any) -> str:
+def plan(width: int) -> str:
     """What `plan` prints without the time that it measures."""
     sweep = tiny(
         datasets=[
@@ -81,7 +78,7 @@ def plan(width: int, **changes: Any) -> str:
         ],
         algorithms=["ERM", {"name": "IRM", "label": LABELS[1]}, "VREx"],
         test_environments="each",
-        **changes,
+        hparam_draws=2,
     )
     console = Terminal(width=width, file=open(os.devnull, "w"))  # noqa: PTH123
     with console.capture() as capture:
@@ -91,13 +88,9 @@ def plan(width: int, **changes: Any) -> str:
 
 
 def screen(name: str, width: int) -> str:
-    if name in PLANS:
-        return plan(width, **PLANS[name])
-    result = CliRunner().invoke(
-        main, SCREENS[name], prog_name="oodbench", env={"COLUMNS": str(width)}
-    )
-    assert result.exit_code == 2 * (name == "errors"), result.output
-    return result.output
+    if name == "plan":
+        return plan(width)
+    return type_in(*SCREENS[name], code=2 * (name == "errors")).output
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +101,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", [*SCREENS, *PLANS])
+@pytest.mark.parametrize("name", [*SCREENS, "plan"])
 @pytest.mark.usefixtures("results")
 def test_a_screen_is_as_wide_as_the_terminal_and_as_frozen(
     name: str, width: int, monkeypatch: pytest.MonkeyPatch
@@ -120,20 +113,11 @@ def test_a_screen_is_as_wide_as_the_terminal_and_as_frozen(
     assert any_version(text) == (FOLDER / f"{name}.{width}.txt").read_text()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_help_of_launch_is_plain_text(width: int) -> None:
-    arguments = ["sweep", "launch", "--help"]
-    text = CliRunner().invoke(main, arguments, env={"COLUMNS": str(width)}).output
-    assert max(len(line) for line in text.splitlines()) <= width
-    assert re.search(r"--set KEY=VALUE .*\s+resources.gpus=1", text)
-    assert "<bool>" not in text and re.search("--yes +Do not ask", text)
-
-
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         made()
         for width in WIDTHS:
             os.environ["COLUMNS"] = str(width)
-            for name in (*SCREENS, *PLANS):
+            for name in (*SCREENS, "plan"):
                 (FOLDER / f"{name}.{width}.txt").write_text(any_version(screen(name, width)))
