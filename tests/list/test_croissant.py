@@ -9,8 +9,7 @@ from oodbench.datasets import datasets, make
 from oodbench.list.croissant import CROISSANT, croissant
 from oodbench.report.bibtex import entries
 from oodbench.version import __version__
-from tests.helpers.commands import mistake
-from tests.list.test_cli import call
+from tests.helpers.commands import mistake, type_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated")  # rdflib's own
 
@@ -51,13 +50,13 @@ def test_a_paper_is_cited_with_its_authors() -> None:
 
 
 def test_the_command_prints_json_and_says_what_authors_add() -> None:
-    result = call("Spirals", "--format", "croissant")
+    result = type_in("list", "Spirals", "--format", "croissant")
     assert json.loads(result.stdout) == json.loads(json.dumps(croissant("Spirals")))
     assert "rai:personalSensitiveInformation" in result.stderr
 
 
 def test_what_is_no_dataset_is_refused() -> None:
-    said = mistake(call("IRM", "--format", "croissant"))
+    said = mistake(type_in("list", "IRM", "--format", "croissant"))
     assert said == "error: Croissant describes datasets, and IRM is of the kind 'algorithm'"
-    assert "give its name" in mistake(call("--format", "croissant"))
-    assert "Spirals" in mistake(call("Spiral", "--format", "croissant"))
+    assert "give its name" in mistake(type_in("list", "--format", "croissant"))
+    assert "Spirals" in mistake(type_in("list", "Spiral", "--format", "croissant"))
