@@ -75,7 +75,7 @@ def _check(cls: type["Algorithm"]) -> None:
 
 
 def first_step(value: float, steps: int) -> float:
-    """The step at which something starts, rounded: `value` itself, or below 1 that share of the steps.
+    """The rounded step at which something starts: `value`, or if it is below 1 that share of the steps.
 
     Only arithmetic, as `value` may be a tensor where many runs are trained as one program.
     """

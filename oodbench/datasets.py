@@ -117,8 +117,9 @@ IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 class Dataset(ABC):
     """A set of named environments.
 
-    The constructor sets the attributes below and reads no data, unless they depend on these. A subclass
-    sets an attribute on the class or in the constructor, or computes it as a property.
+    A subclass sets `environments` and `test_environments` (tuples of names), `input_shape` and `task`, and
+    defines `load`; all else has a default. It sets an attribute on the class or in the constructor, or
+    computes it as a property. The constructor reads data only if an attribute depends on them.
     """
 
     name: ClassVar[str]

@@ -66,14 +66,17 @@ def missing_package(who: str, package: str, extra: str) -> MissingError:
 
 PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
 """The end of an error on an unknown name that a plug-in may define."""
+SAVED = "saved_"
+"""The beginning of the names of modules with a class of a script or a notebook."""
 
 
 def plugin_hint(plugins: Iterable[str]) -> str:
     """`PLUGIN_HINT`, with those plug-ins of a sweep that have not been imported.
 
-    Reading results imports none of them, as the results may be somebody else's.
+    Reading results imports none of them, as the results may be somebody else's. Classes of a script or a
+    notebook are left out: they are no rules or metrics.
     """
-    others = [plugin for plugin in plugins if plugin not in sys.modules]
+    others = [p for p in plugins if p not in sys.modules and not p.startswith(SAVED)]
     named = " ".join(f"--plugin {plugin}" for plugin in others)
     imports = f"in Python `import {', '.join(others)}`"
     return f" (if a plug-in of the sweep defines it: {named}, {imports})" if named else PLUGIN_HINT

@@ -114,8 +114,12 @@ def hparam(
     `by_family` gives another (default, distribution) for the datasets of a family. Without a distribution
     every draw takes the default. `low` and `high` (inclusive) or `options` bound the values that a user may
     set. A hyperparameter added to an existing method has a `neutral` value, which leaves the method as it
-    was and does not enter a run's id. `no_list` says what several values would need.
+    was and does not enter a run's id. `no_list` says what several values would need. Raises UserError for
+    a distribution of another kind, such as DomainBed's functions.
     """
+    for given in (distribution, *(of_family for _, of_family in (by_family or {}).values())):
+        if not isinstance(given, Distribution | None):
+            raise UserError(f"`hparam` takes a range such as log_uniform(1e-3, 1), not {given!r}")
     limits = {"low": low, "high": high, "options": options, "neutral": neutral, "no_list": no_list}
     ranges = {"distribution": distribution, "by_family": dict(by_family or {})}
     return field(default=default, metadata={**ranges, **limits})

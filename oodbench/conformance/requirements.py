@@ -504,4 +504,6 @@ def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
         for name, value in values:
             where = f"the hyperparameters of {cls.__name__}"
             taken = getattr(checked(cls.Hparams, {name: value}, where), name)
-            assert type(taken) is type(value) and taken == value, f"'{name}' would become {taken}"
+            assert type(taken) is type(value) and taken == value, (
+                f"'{name}' of {value!r} would become {taken!r}"
+            )

@@ -27,11 +27,11 @@ from oodbench.results.tables import CELL, ROW, Tables, plugins_of, records_at, w
 from oodbench.selection.judge import Chosen, judge
 
 METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
-"""The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose
-predictions depend on other test inputs, have a table of their own; ceilings, which a sweep marks, and
+"""The kinds of rows besides the constant answer. Methods are ranked. Transductive methods, whose
+predictions depend on other test inputs, are ranked in a separate table. Ceilings, which a sweep marks, and
 references, which are not methods of the field, have no rank."""
 APART = [TRANSDUCTIVE, REFERENCE, CEILING]
-"""The kinds that a column of that name marks among runs; of two that mark a row the later one counts."""
+"""The kinds that have a column of `runs`, by which they are marked; a row with two marks is of the later."""
 SHARED = ["dataset_label", "test_environments", "trial"]
 """The columns that the cells of several rows share."""
 COLUMNS = [*CELL, "environment", "metric", "value", "complete", "kind", "higher", "undefined"]
@@ -42,14 +42,14 @@ MEAN = "mean"
 def cells(chosen: Chosen, metric: str | None = None, trained_alone: bool = False) -> pd.DataFrame:
     """All numbers that a rule's choices give, one in each row, in the order of the sweep.
 
-    `metric` is shown in place of each dataset's own, and never changes what is chosen; `trained_alone`
-    leaves out all but the trained rows' values of it on test environments. Columns:
+    `metric` is shown in place of each dataset's own, and never changes what is chosen. `trained_alone`
+    keeps only the values that trained rows have of this metric on test environments. Columns:
 
     - `dataset_label`, `label` (str): the dataset and the row of a table;
     - `test_environments` (tuple of str): the test set; `trial` (int): the repetition;
     - `environment` (str): the test environment; empty for a metric of the predictor itself;
-    - `metric` (str): the metric shown; of runs that adapt to test inputs also its value before that, as
-      METRIC + `BEFORE`; and every metric of the predictor itself;
+    - `metric` (str): the metric shown; METRIC + `BEFORE` for its value before a run adapts to test inputs;
+      or a metric of the predictor itself;
     - `value` (float): the metric on the environment's `in` split at the chosen run and step, in the
       metric's own unit (a proportion in [0, 1]); the mean over draws that tie. NaN where nothing is chosen
       or a value was not finite;
@@ -98,7 +98,8 @@ def _is_before(table: pd.DataFrame) -> "pd.Series[bool]":
 def over_tests(table: pd.DataFrame) -> pd.DataFrame:
     """The mean of each row and trial over the test environments; complete if all of these are.
 
-    It leaves out environments where no row has a value; a row that lacks another row's has no mean.
+    An environment where no row has a value is left out. A row without a value where another has one has no
+    mean.
     Metrics of the predictor itself are averaged over test sets, and keep their empty environment.
     """
     key, environments = [*ROW, "environment", "metric", "trial"], table["environment"]
@@ -200,10 +201,10 @@ def _on_tests(
 def test_values(
     chosen: Chosen, rows: pd.DataFrame, metrics: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
-    """What runs reach on their test environments: the value of a metric (by dataset; each dataset's main
-    one by default) on the `in` split, recorded by the run `id` at the `step` of a row; an id stands in one.
+    """The values that runs have on the `in` splits of their test environments.
 
-    The columns of `rows` with `environment`, `metric`, `value` and `undefined`, a row for every test
+    Each row of `rows` has the `id` of a run, which no other row has, and a `step`. `metrics` names a metric
+    for each dataset, by default its main one. The columns of `rows` with `environment`, `metric`, `value` and `undefined`, a row for every test
     environment of each. `value` is NaN where nothing was recorded; it is `undefined` if the loss is finite.
     """
     runs = chosen.runs.iloc[pd.Index(chosen.runs["id"]).get_indexer(pd.Index(rows["id"]))]

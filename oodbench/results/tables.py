@@ -238,7 +238,7 @@ def records_at(
 ) -> pd.DataFrame:
     """The records (of these metrics) at the `id` and `step` of each row of `chosen`, and its other columns.
 
-    An id stands in one row.
+    No two rows have the same id.
     """
     records = tables.records
     places = pd.Index(chosen["id"]).get_indexer(records["id"].cat.categories)

@@ -42,8 +42,9 @@ USUAL = "train_val"
 class Rule(ABC):
     """A selection rule: the records by which a run is judged, and the score that they give it.
 
-    A rule is one class, registered by `@register("NAME")` here, in a module that an entry point of the
-    group `oodbench.selection_rules` names, or in a plug-in.
+    A rule is one class that sets the sentences `summary` and `needs`, and defines `evidence`. It is
+    registered by `@register("NAME")` here, in a module that an entry point of the group
+    `oodbench.selection_rules` names, or in a plug-in.
     """
 
     summary: ClassVar[str]
@@ -90,10 +91,10 @@ class Rule(ABC):
     def score(self, values: Numbers, weights: Numbers, higher_is_better: bool) -> Numbers:
         """The score of runs at each of their recorded steps, (..., steps); NaN is the worst.
 
-        `values` (..., steps, sets) are those of the metric on each row of the evidence, NaN where it is
-        not recorded; `weights` are each row's share of its environment's examples. The default is the
-        mean over environments, with the same bits in any order of the rows. A step's score may depend
-        on earlier steps, never on later ones: weights are kept while a run is trained.
+        `values` (..., steps, sets) are those of the metric on each row of the evidence, in its order, NaN
+        where it is not recorded; `weights` are each row's share of its environment's examples. The default
+        is the mean over environments, with the same bits in any order of the rows. A step's score may
+        depend on earlier steps, never on later ones: weights are kept while a run is trained.
         """
         ordered = np.sort(values * weights)
         return np.asarray(ordered.cumsum(-1)[..., -1] / weights.sum(-1).round())

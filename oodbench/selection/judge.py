@@ -48,7 +48,7 @@ class Chosen:
     tables: Tables
     rule: str
     runs: pd.DataFrame
-    """The runs; transductive and reference rows that no other rows stand beside count as methods."""
+    """The runs; transductive and reference rows count as methods on datasets without other rows."""
     candidates: pd.DataFrame
     """Every step of every run that can be judged, the best first: CELL, `id`, `draw`, `step`, `score` (the
     rule's metric, else the dataset's main one), `complete`.
@@ -59,7 +59,7 @@ class Chosen:
 
     @cached_property
     def tied(self) -> pd.DataFrame:
-        """Every run that has the best score of its complete cell, at its own first step with that score.
+        """Every run that has the best score of its complete cell, at the run's first step with it.
 
         CELL, `id`, `draw`, `step`, `score`, and the run's `weight` in the mean over the cell's ties, which
         tables show.
@@ -80,7 +80,7 @@ class Chosen:
 
     @cached_property
     def places(self) -> pd.DataFrame:
-        """A run of each cell, one that knows the constant answer where one does, in the sweep's order."""
+        """A run of each cell, in the sweep's order, with the constant answer if any of its runs has it."""
         runs = self.runs[~self.runs["helper"]]
         columns = [*CELL, *KINDS, "constant"]
         known = runs["constant"].notna().to_numpy()

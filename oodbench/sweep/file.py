@@ -275,7 +275,7 @@ def find_sweep(sweep: str) -> Path:
     except OSError as error:
         raise UserError(f"{short(sweep)} is not a sweep: {error.strerror}") from error
     if path.suffix in (".yaml", ".yml"):
-        raise UserError(f"there is no sweep file {path}")
+        raise unknown("sweep file", path, sorted(map(str, path.parent.glob("*.y*ml"))))
     known = named_sweeps()
     if sweep not in known:
         raise unknown("sweep", sweep, known, "sweeps/")

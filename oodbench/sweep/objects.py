@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from oodbench.algorithms import Algorithm, algorithms
 from oodbench.data.tables.typed import table_of_frame
 from oodbench.datasets import PLAIN, Dataset, datasets, register
-from oodbench.errors import LONGEST_LIST, ORIGIN, UserError, definition
+from oodbench.errors import LONGEST_LIST, ORIGIN, SAVED, UserError, definition
 from oodbench.files import whole_file, write_whole
 from oodbench.identity import digest_of
 from oodbench.networks.base import Network, networks
@@ -37,7 +37,6 @@ from oodbench.results.stale import DATA
 MAIN = "__main__"
 LONGEST_NAME = 120
 """Names of data frames' files are cut after so many letters, as file systems take some 255."""
-PREFIX = "saved_"
 ELSE = "write it into a file of its own, and import that"
 KINDS: Mapping[str, tuple[Registry[Any], type]] = {
     "datasets": (datasets, Dataset),
@@ -166,7 +165,7 @@ def imported(values: Mapping[str, Any], out: Path) -> Iterator[tuple[list[str], 
             elif name in names and not cls.__module__.startswith("oodbench."):
                 others[cls.__module__] = None
     path = [*sys.path]
-    saved = {cls: ModuleType(f"{PREFIX}{cls.__name__}") for cls in footers}
+    saved = {cls: ModuleType(f"{SAVED}{cls.__name__}") for cls in footers}
     written: set[str] = set()
     for cls in saved:
         _write(cls, out, footers, written)
@@ -187,7 +186,7 @@ def imported(values: Mapping[str, Any], out: Path) -> Iterator[tuple[list[str], 
 
 
 def _saved_file(out: Path, cls: type) -> Path:
-    return out / PLUGINS / f"{PREFIX}{cls.__name__}.py"
+    return out / PLUGINS / f"{SAVED}{cls.__name__}.py"
 
 
 def _named(entry: Any) -> Any:
@@ -205,7 +204,7 @@ def _write(value: Any, out: Path, footers: Mapping[type, str], written: set[str]
     for name in sorted(_global_names(text) & names.keys() - {value.__name__}):
         if _is_of_main(used := names[name]):
             _write(used, out, footers, written)
-            lines.append(f"from {PREFIX}{used.__name__} import {used.__name__} as {name}")
+            lines.append(f"from {SAVED}{used.__name__} import {used.__name__} as {name}")
         elif not name.startswith("__"):
             lines.append(_imported(name, used) or _constant(name, used, value.__name__))
     _folder(out, PLUGINS)

@@ -204,7 +204,7 @@ def _weights_of_cell(
     frames = read_results(results)
     judge = usual(frames) if rule is None or rule == LAST else rule
     dataset, row, test = names
-    cell = why(frames, dataset, row, test, judge, options=[f"{name}=" for name in NAMES])
+    cell = why(frames, dataset, row, test, judge, options=[f"`{name}`" for name in NAMES])
     trials = sorted(set(cell.runs["trial"].tolist()))
     wanted = trials[0] if trial is None else trial
     if wanted not in trials:

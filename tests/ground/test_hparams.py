@@ -245,6 +245,13 @@ def test_mistakes_are_told_in_one_sentence(values: dict[str, object], sentence: 
         checked(Space, values, "here")
 
 
+def test_a_range_of_another_kind_is_refused() -> None:
+    ranges: tuple[Any, ...] = (lambda r: 10 ** r.uniform(1, 5), (1, 5))
+    for wrong in ranges:
+        with pytest.raises(UserError, match="`hparam` takes a range such as log_uniform"):
+            hparam(1.0, wrong)
+
+
 def lines(table: dict[str, dict[str, Any]]) -> str:
     """The table as JSON with a line for each field."""
     owners = (

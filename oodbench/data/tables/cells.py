@@ -116,7 +116,7 @@ class Cells:
         """The cells of a column, some of which may be empty; raises UserError for an unknown name."""
         if name not in self._columns:
             hint = f" (the option `{name}` names another)" if name in USUAL else ""
-            if len(self.columns) == 1:
+            if self.is_text and len(self.columns) == 1:
                 hint = " (the option `separator` says what separates columns)"
             raise unknown("column", name, self.columns, self.place(-1), hint)
         if kind := self._read.types.get(name):

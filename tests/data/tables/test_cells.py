@@ -182,6 +182,7 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.jsonl", '{"a": 1, "b": 2}\n{"a"\n', "f.jsonl, line 2 is not JSON"),
         ("f.jsonl", '{"b": 1, "b": 2}\n', "line 1 is not JSON: the key 'b' is there twice"),
         ("f.csv", "a b\n1 2 3\n4 5\n", "unknown column 'b' .*option `separator` says what"),
+        ("f.jsonl", '{"a": 1}\n', "unknown column 'b' .*; known: a$"),
         ("f.jsonl", '{"a": 1, "b": 2}\n{"a": 1}\n', "line 2: not all records have the key 'b'"),
         ("f.json", '[{"b": 1}, {"c": 1}]', "record 2: not all records have the key 'b'"),
         ("f.json", '{"u": [{"b": 1}], "v": [{"b": 1}]}', "holds the lists u, v: join them"),
