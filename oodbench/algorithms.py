@@ -134,8 +134,8 @@ class CommonHparams:
     )
     """Examples per environment and step; 0: as many as the smallest environment has."""
     environments_per_step: int = hparam(0, low=0)
-    """The number of training environments drawn at each step; 0: all. A drawn environment with fewer than
-    `batch_size` examples goes on with its next epoch."""
+    """The number of training environments drawn at each step; 0: all. An environment with fewer
+    examples than `batch_size` continues with its next epoch."""
     optimizer: str = hparam("adam", options=("adam", "adamw", "sgd"))
     momentum: float = hparam(0.9, low=0.0, high=1.0)
     """The momentum of the optimizer `sgd`."""
@@ -149,8 +149,8 @@ class CommonHparams:
     classes or groups equally often, with replacement; `subg` subsamples each group to the size of the
     smallest. Groups are pairs of target and attribute."""
     warm_up: int | float = hparam(0.0, low=0, neutral=0.0)
-    """Updates in which the learning rate rises linearly to its schedule, below 1 a share of the
-    run's steps (arXiv:1706.02677, section 2.2)."""
+    """Updates in which the learning rate rises linearly to its schedule; a value below 1 is a share of
+    the run's steps (arXiv:1706.02677, section 2.2)."""
     clip_norm: float = hparam(0.0, low=0.0, neutral=0.0)
     """The gradient of an update is scaled down to this norm if it is larger (arXiv:1211.5063, algorithm 1),
     after masks and before weight decay; 0: never."""
@@ -159,8 +159,8 @@ class CommonHparams:
     activations of one (gradient caching, arXiv:2101.06983). Objectives and gradients are still those of the
     whole batch; batch normalisation sees a micro-batch."""
     head_only: int | float = hparam(0.0, low=0, neutral=0.0)
-    """Updates at the start that train the classifier alone, below 1 a share of the run's steps
-    (arXiv:2202.10054), with the featurizer in evaluation mode."""
+    """Updates at the start that train the classifier alone, with the featurizer in evaluation mode; a value
+    below 1 is a share of the run's steps (arXiv:2202.10054)."""
 
 
 class _Method(Protocol[H]):

@@ -31,7 +31,7 @@ METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", 
 predictions depend on other test inputs, are ranked in a separate table. Ceilings, which a sweep marks, and
 references, which are not methods of the field, have no rank."""
 APART = [TRANSDUCTIVE, REFERENCE, CEILING]
-"""The kinds that have a column of `runs`, by which they are marked; a row with two marks is of the later."""
+"""The kinds that columns of `runs` mark; a row with two marks is of the later kind."""
 SHARED = ["dataset_label", "test_environments", "trial"]
 """The columns that the cells of several rows share."""
 COLUMNS = [*CELL, "environment", "metric", "value", "complete", "kind", "higher", "undefined"]
@@ -204,8 +204,9 @@ def test_values(
     """The values that runs have on the `in` splits of their test environments.
 
     Each row of `rows` has the `id` of a run, which no other row has, and a `step`. `metrics` names a metric
-    for each dataset, by default its main one. The columns of `rows` with `environment`, `metric`, `value` and `undefined`, a row for every test
-    environment of each. `value` is NaN where nothing was recorded; it is `undefined` if the loss is finite.
+    for each dataset, by default its main one. Returns a row for every test environment of each, with the
+    columns `environment`, `metric`, `value` and `undefined` after those of `rows`. A `value` is NaN where
+    nothing was recorded, and then `undefined` if the loss is finite.
     """
     runs = chosen.runs.iloc[pd.Index(chosen.runs["id"]).get_indexer(pd.Index(rows["id"]))]
     metric = runs["metric"] if metrics is None else runs["dataset_label"].map(metrics)

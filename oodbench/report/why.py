@@ -174,8 +174,8 @@ def show(cell: Why, console: Terminal) -> None:
     states = cell.runs.loc[~cell.runs["state"].isin(COMPLETE), "state"].value_counts()
     if cell.waiting:
         trials = ", ".join(map(str, cell.waiting))
-        counts = ", ".join(f"{n} {state}" for state, n in states.items()) or "runs that judge them"
-        console.say(f"Nothing is chosen yet in trial {trials}: still missing are {counts}.")
+        counts = ", ".join(f"{n} {state}" for state, n in states.items()) or "those that judge them"
+        console.say(f"Runs that are missing for a choice in trial {trials}: {counts}.")
 
 
 HEADER = ("trial", "draw", "step", "score", "value", "chosen", "state", "run")

@@ -35,7 +35,7 @@ def _plain_name(name: str) -> str:
 
 
 def _from_text(value: Any) -> Any:
-    """YAML takes 1e-3 for text. What training takes for 0 is 0."""
+    """A number for a text such as 1e-3, as YAML reads it; 0 for one that is 0 in training."""
     if isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
@@ -105,9 +105,9 @@ class DatasetSettings(BaseModel):
     test_environments: TestSets | None = Field(default=None, description=TEST_SETS)
     """The sets of test environments of this dataset."""
     trials: Count | list[Index] | None = Field(default=None, description=COUNTED)
-    """The trials of this dataset, such as more where they differ much."""
+    """The trials of this dataset, for example more if trials differ much."""
     holdout: Share | None = Field(default=None, description=SHARE)
-    """The share of its `out` splits, such as more where draws tie in validation."""
+    """The share of its `out` splits, for example more if draws tie in validation."""
 
 
 class Row(Component):
@@ -161,13 +161,13 @@ class Sweep(BaseModel):
     draws: Literal["shared", "per trial"] = Field(
         default="shared", description="shared or per trial"
     )
-    """Whether a draw has the same values in all trials, or others in each: then the spread over
-    trials contains the chance of the search."""
+    """Whether a draw has the same values in all trials, or others in each, so that the
+    spread over trials includes that of the search."""
     hparams_from: str | None = Field(
         default=None, min_length=1, description="a results directory, as a text"
     )
     """The results directory of an earlier sweep, in which `selection` chooses each row's hyperparameters
-    once; `hparam_draws` then counts for nothing, and the trials are others than there."""
+    once. `hparam_draws` is then ignored, and the trials must be others than those of that sweep."""
     shared_quantiles: bool = Field(default=True, description="true or false")
     """Whether a draw has the hyperparameters that all methods have, and those of the network, at the
     same quantile for all methods."""
@@ -191,7 +191,7 @@ class Sweep(BaseModel):
     arithmetic: Literal["portable", "native"] = Field(
         default="portable", description="portable or native"
     )
-    """Whether runs on a CPU have the same bits on every x86-64 processor, or use all that theirs can do."""
+    """Whether runs on a CPU have the same bits on every x86-64 processor, or are as fast as theirs can be."""
     holdout: Share = Field(default=0.2, description=SHARE)
     selection: str | None = Field(default=None, description="the name of a selection rule")
     """The selection rule of its tables; None: `val_env` where validation environments are held out,

@@ -56,7 +56,7 @@ class Training:
     directory: RunDirectory
     saved: float = field(default_factory=time.monotonic)
     saving: float = 0.0
-    """Seconds that the last checkpoints took, of this run and of those trained with it."""
+    """The seconds that the last checkpoints took: of this run, and of the runs trained with it."""
     diverged: int | None = None
     """The first step whose loss was not finite."""
     divergence_recorded: bool = False
@@ -68,7 +68,7 @@ class Training:
 
     @property
     def stop(self) -> int:
-        """The next step at which something may be due, at whatever step the run is resumed."""
+        """The next step at which something may be due, which is the same after a resume."""
         step, spec = self.run.step, self.run.spec
         every = (spec.interval, CHECK_EVERY)
         return min(spec.steps, *(step // n * n + n for n in every))

@@ -70,7 +70,7 @@ def test_a_missing_run_is_named_as_the_reason(made: Made) -> None:
     last = cell.runs.iloc[-1]
     assert last["state"] == "failed" and math.isnan(last["score"]) and not last["chosen"]
     told = text(cell)
-    assert "Nothing is chosen yet in trial 2: still missing are 1 failed." in told
+    assert "Runs that are missing for a choice in trial 2: 1 failed." in told
     assert "n = 2 of 3" in told
 
 
