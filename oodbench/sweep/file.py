@@ -191,7 +191,7 @@ class Sweep(BaseModel):
     arithmetic: Literal["portable", "native"] = Field(
         default="portable", description="portable or native"
     )
-    """Whether runs on a CPU have the same bits on every x86-64 processor, or are as fast as theirs can be."""
+    """Whether runs on a CPU have the same bits on every x86-64 processor, or those of its fastest code."""
     holdout: Share = Field(default=0.2, description=SHARE)
     selection: str | None = Field(default=None, description="the name of a selection rule")
     """The selection rule of its tables; None: `val_env` where validation environments are held out,

@@ -3,7 +3,7 @@ import re
 import pandas as pd
 import pytest
 
-from oodbench.errors import described, unknown
+from oodbench.errors import PLUGIN_HINT, described, plugin_hint, unknown
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,10 @@ def test_a_line_of_compiled_code_is_not_the_users() -> None:
     with pytest.raises(TypeError) as told:
         pd.Series([[]]).unique()  # in Cython, whose files have no folder
     assert re.search(r"\(tests/ground/test_errors\.py:\d+, in ", described(told.value))
+
+
+def test_a_class_of_a_notebook_is_no_plug_in_to_name() -> None:
+    assert plugin_hint(["saved_Mine"]) == PLUGIN_HINT
+    assert plugin_hint(["saved_Mine", "rules"]).endswith(
+        "--plugin rules, in Python `import rules`)"
+    )
