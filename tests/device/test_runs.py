@@ -57,10 +57,10 @@ def moved_scored(scored: Scored) -> Scored:
 
 
 def move_batches(batches: Batches) -> None:
-    batches._environments = [
-        Examples(*(fake(v) if isinstance(v, Tensor) else v for v in e))
-        for e in batches._environments
+    given: list[Any] = [
+        [fake(v) if isinstance(v, Tensor) else v for v in e] for e in batches._environments
     ]
+    batches._environments = [Examples(*each) for each in given]
     batches._device = batches._environments[0].y.device
     batches._block.cache_clear()
     if batches._whole is not None:
