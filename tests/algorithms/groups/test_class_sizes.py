@@ -98,14 +98,14 @@ def focal(logits: Tensor, label: int, loss: Tensor, sizes: list[int]) -> Tensor:
 def ldam(logits: Tensor, label: int, loss: Tensor, sizes: list[int]) -> Tensor:
     """A margin is taken from the logit of the class."""
     margin = 0.4 * (min(sizes) / sizes[label]) ** 0.25
-    rivals = [3 * (z - margin * (c == label)) for c, z in enumerate(logits)]
+    rivals: list[Tensor] = [3 * (z - margin * (c == label)) for c, z in enumerate(logits)]
     return torch.stack(rivals).logsumexp(0) - rivals[label]
 
 
 def balanced(logits: Tensor, label: int, loss: Tensor, sizes: list[int]) -> Tensor:
     """Classes weigh by their sizes."""
-    terms = [n * z.exp() for n, z in zip(sizes, logits, strict=True)]
-    return -(terms[label] / sum(terms)).log()
+    terms: list[Tensor] = [n * z.exp() for n, z in zip(sizes, logits, strict=True)]
+    return -(terms[label] / torch.stack(terms).sum()).log()
 
 
 @pytest.mark.parametrize("kind", COUNTS)

@@ -1,6 +1,7 @@
 """SAM, SAGM, DISAM and DGSAM against their equations, by autograd at copies of the network."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -65,7 +66,7 @@ def test_where_the_gradient_is_zero_nothing_moves() -> None:
 @pytest.mark.parametrize("name", ["SAM", "SAGM", "DISAM", "AdversarialTraining", "GGA"])
 def test_running_statistics_are_those_of_the_first_pass(name: str) -> None:
     """GGA's search from the first step on moves no weight."""
-    searched = {"start": 0, "end": 0.5, "radius": 0.0, "search": 5}
+    searched: dict[str, Any] = {"start": 0, "end": 0.5, "radius": 0.0, "search": 5}
     built = []
     for method in (name, "ERM"):
         algorithm = tiny(method, **PLAIN, **(searched if method == "GGA" else {}))
