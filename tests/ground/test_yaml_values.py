@@ -25,6 +25,7 @@ REFUSED = {
     "nested mappings": ("{a: " * 10_000 + "}" * 10_000, "nested too deeply|depth"),
     "no integer": ("a: 1\nb: !!int x\n", "line 2: 'x' is not a valid int"),
     "beyond 64 bits": ("trials: 9223372036854775808", "64 bits"),
+    "below 64 bits": ("trials: -9223372036854775809", "64 bits"),
     "an object": ("a: !!python/object/apply:os.system [ls]", "line 1"),
     "a list as a key": ("? [a]\n: b", "line 1"),
     "an unknown anchor": ("a: *nothing", "line 1"),
