@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from oodbench.datasets import datasets, make
 from oodbench.errors import UserError
 from oodbench.sweep.file import Sweep, validate
 from oodbench.version import __version__
-from tests.helpers.commands import type_in
 from tests.helpers.paths import ROOT, blocks
 
 PAGES = [
@@ -93,7 +93,9 @@ def shown_commands() -> list[str]:
 @cache
 def options_of(module: str, verbs: tuple[str, ...]) -> set[str]:
     """The options of a command of ours."""
-    shown = type_in(module.removeprefix("oodbench."), *verbs, "--help", code=0)
+    app = importlib.import_module(module).app
+    shown = CliRunner().invoke(app, [*verbs, "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
     return set(re.findall(r"--[a-z-]+", shown.output))
 
 
