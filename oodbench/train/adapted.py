@@ -61,8 +61,8 @@ def with_adaptation(
     environments, splits = {}, {}
     for name, of_splits in outputs.items():
         y = data.environments[name].y
-        whole = next(iter(of_splits.values()))
-        logits = whole.new_zeros(len(y), *whole.shape[1:])
+        first = next(iter(of_splits.values()))
+        logits = first.new_zeros(len(y), *first.shape[1:])
         for half, values in of_splits.items():
             logits[data.splits[name][half]] = values
         environments[name] = Environment(logits, y)
