@@ -1,4 +1,4 @@
-"""Frozen results of a protocol, many methods that nobody has to run again: `python -m oodbench.board`.
+"""Boards: frozen results of many methods under one protocol, `python -m oodbench.board`.
 
-The guide is docs/guide/boards.md; the form of a board on disk is described in `oodbench.results.parquet`.
+The guide is docs/guide/boards.md; `oodbench.results.parquet` describes the files.
 """

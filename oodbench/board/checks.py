@@ -1,4 +1,4 @@
-"""Checks of results before they are frozen, and of a board's files."""
+"""Checks of results before they are frozen, and of a board."""
 
 import itertools
 from collections import defaultdict
@@ -27,7 +27,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import code, method_digest
 from oodbench.results.read import read_board, read_results
-from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.run_spec import COMPLETE, SCORE, RunSpec
 from oodbench.results.schemas import DamagedFile
 from oodbench.results.stale import stale_runs
 from oodbench.results.tables import ROW, Tables
@@ -37,25 +37,21 @@ from oodbench.sweep.plan import make_plan
 from oodbench.sweep.sources import indices, trials_of
 
 WITHIN_ROW = ["trial", "draw", "test_environments"]
-"""The columns of a run that differ within a row."""
-
-
+"""The columns that differ among the runs of a row."""
 ENTRY = ["row", "author", "date", "paper", "pretraining"]
 """The columns of a board's entries.csv."""
-
-
 ALIKE = (
     *("dataset", "options", "network", "steps", "evaluate_every", "holdout"),
     *("noise", "precision", "channels_last", "arithmetic"),
     *("metric", "higher_is_better", "classes", "family", "shift"),
 )
-"""The columns in which the rows of a dataset are alike, ceilings apart."""
+"""The columns on which all rows of a dataset, or all ceilings, agree."""
 
 
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
-    """The reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
+    """Why a results directory cannot be frozen under a protocol, a sentence for each reason."""
     runs = read_results(Directory(results)).runs
-    runs["id"] = runs["id"].str.partition("@")[0]  # of a run in several rows
+    runs["id"] = runs["id"].str.partition("@")[0]  # ID@1 is a run's second row
     labels = [str(label) for label in runs["label"].unique()]
     entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here
     trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]
@@ -84,7 +80,7 @@ def _several_codes(provenances: Iterable[Any]) -> list[str]:
 
 
 def _unplanned(runs: pd.DataFrame, planned: Mapping[str, RunSpec]) -> list[str]:
-    """How the first run that the protocol does not plan differs from the planned one closest to it."""
+    """How the first unplanned run differs from the planned run closest to it."""
     others = runs[~runs["id"].isin(planned)]
     if others.empty:
         return []
@@ -118,10 +114,10 @@ def _missing(runs: pd.DataFrame, planned: Sequence[tuple[int, int, tuple[str, ..
 
 
 def wrong_board(board: Path) -> list[str]:
-    """The mistakes in a board, a sentence each; raises UserError if its protocol cannot be read.
+    """What is wrong with a board, a sentence each; raises UserError if its protocol cannot be read.
 
-    A board is compared with its protocol's file and its own records, not with this version's ranges,
-    defaults and data: the version that trained it may have had others.
+    A board is compared with its protocol and its records, not with this version's ranges, defaults and
+    data, which may differ from those of the version that trained it.
     """
     try:
         tables = read_board(board)
@@ -157,7 +153,7 @@ def wrong_board(board: Path) -> list[str]:
 
 
 def _strays(tables: Tables) -> list[str]:
-    found = {*tables.records["id"].unique(), *tables.scores["id"]} - set(tables.runs["id"])
+    found = set(tables.records["id"].unique()) - set(tables.runs["id"])
     return [
         f"there are records of {run}, which is not a run of the board" for run in sorted(found)[:1]
     ]
@@ -175,8 +171,8 @@ def _wrong_ids(row: pd.DataFrame) -> list[str]:
 
 
 def _off(tables: Tables) -> dict[str, "pd.Series[bool]"]:
-    """Which runs lack numbers, or have them twice, by what is wrong with them."""
-    runs, records = tables.runs, tables.records
+    """Masks of runs that lack numbers or have them twice, by what is wrong."""
+    runs, records = tables.runs, tables.records[tables.records["split"] != SCORE]
     ids, row = runs["id"], runs.groupby(ROW, sort=False).ngroup()
     counts = pd.crosstab(tables.scores["id"], tables.scores["rule"]).reindex(ids, fill_value=0)
     counts.index = runs.index
@@ -236,7 +232,7 @@ def _wrong_entries(file: Path, labels: set[str]) -> list[str]:
 def _wrong_cells(
     runs: pd.DataFrame, protocol: Sweep, entry: Entry, sets: Iterable[tuple[str, ...]]
 ) -> list[str]:
-    """The mistakes of a row, which must have exactly one run for each trial, draw and test set."""
+    """What is wrong with a row unless it has exactly one run for each trial, draw and test set."""
     draws = indices(protocol.hparam_draws, "hparam_draws")
     trials = trials_of(protocol, training(entry))
     planned = list(itertools.product(trials, draws, sets))
@@ -249,7 +245,7 @@ def _wrong_cells(
 
 
 def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[str]:
-    """Where a row's specs differ from what the protocol's file declares."""
+    """How a row's specs differ from what the protocol declares."""
     spec = runs.iloc[0]
     rows = {label_of(row): row for row in protocol.algorithms}
     if spec["label"] not in (*rows, spec["algorithm"]):
@@ -284,10 +280,10 @@ def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[
 
 
 def _keys(value: Any) -> dict[str, Any]:
-    """The keys of an average or adaptation, which may be given by its name alone."""
+    """The keys of an average or adaptation, which may be only a name."""
     return value if isinstance(value, dict) else {"name": value or "none"}
 
 
 def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """The declared names with another value; `default` and names without a value pass."""
+    """The names whose value is not the declared one; `default` and missing values pass."""
     return [n for n, value in declared.items() if value not in ("default", values.get(n, value))]

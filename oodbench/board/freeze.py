@@ -1,6 +1,6 @@
-"""Freeze results: a board has the runs of its protocol, and of their records those that rules choose.
+"""Freeze results on a board: runs under its protocol, and their records at the steps that rules choose.
 
-What is frozen is checked before, and again by `board validate`.
+Results are checked before they are frozen; `board validate` checks the board.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from filelock import FileLock
 
@@ -41,14 +42,14 @@ MADE_BY = (
     *("oodbench", "commit", "torch", "python"),
     *("machine", "device", "threads", "arithmetic"),
 )
-"""The fields of the runs' provenance that a board keeps."""
+"""The fields of a run's provenance that a board keeps."""
 RowName = tuple[str, str]
-"""A row of a table: its dataset and its label."""
+"""A row's dataset and label."""
 TEXTS = dict.fromkeys(CATEGORIES, object)
 
 
 def frozen_rules() -> list[str]:
-    """The rules whose choices are frozen where a dataset serves them, also by worst groups."""
+    """The rules whose choices are frozen, if they can judge the runs; each also by the worst group."""
     rules = [rule for rule in map(find_rule, rule_names()) if rule.frozen]
     by_group = [f"{rule.name}:{WORST_GROUP}" for rule in rules if not rule.sees_test]
     return [*(rule.name for rule in rules), *by_group]
@@ -57,12 +58,12 @@ def frozen_rules() -> list[str]:
 def freeze(
     results: Path, board: Path, data_dir: Path | None = None, predictions: bool = False
 ) -> tuple[list[RowName], list[RowName]]:
-    """Add all rows of a results directory to a board, whose protocol must be there.
+    """Add all rows of a results directory to a board, whose folder has its protocol.
 
-    Returns the rows that are new, and those that were there with the same numbers. With `predictions`,
-    those of the steps that rules choose are frozen, too. Raises UserError, and writes nothing, if a run is
-    missing, stale or under another protocol, a row was trained by several codes, or a row is frozen already
-    with other numbers.
+    Returns the new rows, and those that were frozen already with the same numbers. `predictions` freezes
+    kept predictions at the chosen steps, too. Raises UserError, and writes nothing, if a run is missing,
+    stale or under another protocol, if a row was trained by several codes, or if it is frozen with other
+    numbers.
     """
     if not (board / PROTOCOL_FILE).is_file():
         raise UserError(f"{board} is not a board yet: copy its sweep to {board / PROTOCOL_FILE}")
@@ -97,9 +98,9 @@ def freeze(
 
 
 def _write(board: Path, runs: pd.DataFrame, records: pd.DataFrame) -> None:
-    place = pd.Index(runs["id"].unique()).get_indexer(records["id"])
-    in_order = records.assign(place=place).sort_values(["place", "step"], kind="stable")
-    write_table(table_of(in_order.drop(columns="place"), RECORDS), board / RECORDS_FILE)
+    run = pd.Index(runs["id"].unique()).get_indexer(records["id"])
+    in_order = records.iloc[np.lexsort((records["step"], run))]
+    write_table(table_of(in_order, RECORDS), board / RECORDS_FILE)
     write_table(table_of(runs, RUNS), board / RUNS_FILE)
 
 
@@ -117,12 +118,12 @@ def _freeze_predictions(results: Directory, board: Path, ids: set[str]) -> None:
 
 
 def _bare(ids: "pd.Series[str]") -> "pd.Series[str]":
-    """The ids without what tells the rows of one run apart in memory."""
+    """The stored ids: without the suffix @1 of a run's second row."""
     return ids.astype(str).str.partition("@")[0]
 
 
 def tables_of(board: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The two tables of a board as they are on the disk, empty if nothing is frozen yet."""
+    """The two tables of a board as they are on disk; empty if nothing is frozen."""
     if not (board / RUNS_FILE).is_file():
         return runs_frame(RUNS.empty_table()), records_frame([])
     runs = runs_frame(read_table(board / RUNS_FILE, RUNS))
@@ -134,13 +135,13 @@ def _rows(runs: pd.DataFrame) -> list[RowName]:
 
 
 def _numbers(records: pd.DataFrame, ids: "pd.Series[str]") -> object:
-    """What a training of runs gives again, in an order that it cannot change."""
+    """The records of runs, sorted, for a comparison of numbers."""
     own = records[records["id"].isin(ids)].astype(TEXTS).fillna("")
     return own.sort_values(RECORDS.names).to_numpy().tolist()
 
 
 def _in_order(runs: pd.DataFrame, protocol: Sweep) -> pd.DataFrame:
-    """The runs by dataset and row in the order of the protocol; what it does not list comes last."""
+    """The runs by dataset and row in the order of the protocol; others come last."""
     datasets, rows = map(name_of, protocol.datasets), map(label_of, protocol.algorithms)
     listed = {"dataset_label": [*datasets], "label": [*rows]}
 
@@ -152,11 +153,11 @@ def _in_order(runs: pd.DataFrame, protocol: Sweep) -> pd.DataFrame:
 
 
 def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Runs that have all ended, and their records at the steps that rules choose, as a board has them.
+    """A board's two tables, RUNS and RECORDS of `oodbench.results.parquet`, from runs that have all ended.
 
-    The columns are `oodbench.results.parquet.RUNS` and RECORDS. Of a step's records those of the `in`
-    splits of test environments are kept, by the metric that ranks the dataset and by worst groups, and
-    those of the predictor itself. A validation score is a record of the split `score`.
+    At the steps that rules choose, the records of the test environments' `in` splits are kept for the
+    dataset's metric and the worst group, and all records of the predictor itself. Validation scores are
+    records of the split SCORE.
     """
     chosen, runs = _chosen(tables), tables.runs
     scores = chosen.rename(columns={"rule": "metric", "score": "value"})
@@ -199,7 +200,7 @@ def _kept(tables: Tables, chosen: pd.DataFrame) -> pd.DataFrame:
 
 
 def _chosen(tables: Tables) -> pd.DataFrame:
-    """The `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset serves."""
+    """The `id`, `rule`, `step` and `score` of each run's best candidate by each rule."""
     found = [
         by_rule.candidates.drop_duplicates("id")[["id", "step", "score"]].assign(rule=rule)
         for _, rule, by_rule in _judged(tables)
@@ -217,7 +218,7 @@ def _judged(tables: Tables) -> Iterator[tuple[str, str, Chosen]]:
 
 
 def _provenances(runs: pd.DataFrame, data_dir: Path | None) -> list[dict[str, Any]]:
-    """The provenance of each run: that of its row, which one code has trained, with its data's digests."""
+    """The provenance of each run: that of its row, which one code trained, with digests of its data."""
     made: dict[Any, dict[str, Any]] = {}
     digests: dict[str, dict[str, str]] = {}
     for row, of_row in runs.groupby(ROW, sort=False):
@@ -250,9 +251,9 @@ def _provenance(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def data_digests(
     name: str, options: Mapping[str, Any], trials: Iterable[int], data_dir: Path | None
 ) -> dict[str, str]:
-    """A digest of the inputs and targets of each environment, over these trials in order.
+    """A digest of each environment's inputs and targets in these trials.
 
-    Inputs that are not held in memory are represented by the checksums of the dataset's files.
+    Inputs that are not in memory count by the checksums of the dataset's files.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The protocol of a board: its sweep, and which of its runs are trained."""
+"""The protocol of a board: its sweep, and the parts of it that are trained."""
 
 import os
 from collections import Counter
@@ -19,13 +19,13 @@ from oodbench.validation import parse
 from oodbench.yaml_values import read_yaml
 
 FEATURES = "FrozenFeatures"
-"""The dataset whose features may come from a file."""
+"""The dataset whose features may be read from a file."""
 Entry = str | dict[str, Any]
-"""A dataset of a protocol: its name, or its keys and options."""
+"""A dataset of a protocol: its name, or keys and options."""
 
 
 def protocol_of(board: Path) -> Sweep:
-    """The sweep of a board; raises UserError for a file that is not a sweep, or cannot be a board's."""
+    """The sweep of a board; raises UserError for a file that is not a sweep, or not fit for a board."""
     file = board / PROTOCOL_FILE
     values = read_yaml(file)
     if not isinstance(values, dict):
@@ -67,11 +67,11 @@ def restricted(
     draws: int | None = None,
     datasets: Sequence[str] = (),
 ) -> Sweep:
-    """The protocol with these rows and datasets alone, and at most the first `trials` and `draws`.
+    """The protocol with only these rows and datasets, and the first `trials` and `draws`.
 
-    Each of `rows` is the label of a row of the protocol, the name of another method, or `all` for every
-    row of the protocol. Without `datasets` all are kept. Raises UserError where the protocol has fewer
-    draws, no dataset with so many trials, or no such dataset.
+    Each of `rows` is a label of the protocol, the name of another method, or `all` for the protocol's rows.
+    Without `datasets` all are kept. Raises UserError for an unknown dataset, and for more trials or draws
+    than the protocol has.
     """
     listed = {label_of(item): item for item in protocol.algorithms}
     named = [label for row in rows for label in (listed if row == "all" else [row])]
@@ -109,9 +109,9 @@ def _cut(entry: Entry, trials: int) -> Entry:
 
 
 def with_features(sweep: Sweep, file: Path) -> Sweep:
-    """The sweep with the features of a file in place of those of its only dataset's network.
+    """The sweep with its dataset's features read from a file.
 
-    Raises UserError unless it has one dataset, which is of frozen features.
+    Raises UserError unless the sweep has a single dataset, of frozen features.
     """
     entry, *more = map(entry_of, sweep.datasets)
     if more or entry["name"] != FEATURES:
@@ -124,19 +124,20 @@ def with_features(sweep: Sweep, file: Path) -> Sweep:
 
 
 class Tier(BaseModel):
-    """A part of a protocol for those who cannot pay for the whole."""
+    """A cheaper part of a protocol."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     datasets: list[str] = []
-    """The labels of its datasets; an empty list means all."""
+    """Labels of datasets; empty means all."""
     draws: int | None = Field(default=None, ge=1)
+    """The number of first draws; None means all."""
     trials: int | None = Field(default=None, ge=1)
-    """As for `draws`, the number of first ones; None means all."""
+    """The number of first trials; None means all."""
 
 
 def tiers(board: Path) -> dict[str, Tier]:
-    """The tiers of a board by name; raises UserError for a file of something else."""
+    """The tiers of a board by name; raises UserError for a file without tiers."""
     file = board / TIERS_FILE
     values = read_yaml(file) if file.is_file() else {}
     if not isinstance(values, dict):
@@ -145,7 +146,7 @@ def tiers(board: Path) -> dict[str, Tier]:
 
 
 def find_tier(board: Path, name: str | None) -> Tier:
-    """A tier of a board, the whole protocol without a name; raises UserError for an unknown one."""
+    """A tier of a board, or without a name the whole protocol; raises UserError for an unknown tier."""
     if name is None:
         return Tier()
     known = tiers(board)
@@ -155,9 +156,9 @@ def find_tier(board: Path, name: str | None) -> Tier:
 
 
 def possible(sweep: Sweep, absent: Mapping[str, MissingError]) -> Sweep:
-    """Leave out the datasets whose data or packages are `absent`, and print their labels.
+    """The sweep without the datasets whose data or packages are `absent`, which are printed.
 
-    Raises MissingError if none is left.
+    Raises MissingError if no dataset is left.
     """
     left = [entry for entry in sweep.datasets if name_of(entry) not in absent]
     if len(absent) == 1 and not left:
@@ -174,9 +175,9 @@ def possible(sweep: Sweep, absent: Mapping[str, MissingError]) -> Sweep:
 
 
 def cache_features(sweep: Sweep, data_dir: Path) -> None:
-    """Extract the features of a sweep's datasets; prints those whose pictures or weights are missing.
+    """Extract the features of a sweep's datasets; those without pictures or weights are printed.
 
-    Raises MissingError if nothing can be extracted.
+    Raises MissingError if no dataset is left.
     """
     from oodbench.datasets import make, require_files
 
@@ -192,7 +193,7 @@ def cache_features(sweep: Sweep, data_dir: Path) -> None:
 
 
 def overview(board: Path) -> list[tuple[str, ...]]:
-    """The datasets of a board: label, tier, test sets, runs, frozen rows, and what pretraining has seen."""
+    """A board's datasets: label, tier, test sets, runs, frozen rows, and what pretraining has seen."""
     from oodbench.datasets import make
 
     sweep, known, columns = protocol_of(board), tiers(board), ("dataset_label", "label")
@@ -215,14 +216,14 @@ def overview(board: Path) -> list[tuple[str, ...]]:
 
 
 def label_of(row: str | Row) -> str:
-    """The label in tables of an entry of a sweep's `algorithms`."""
+    """The label of an entry of a sweep's `algorithms`."""
     from oodbench.sweep.resolve import completed_row
 
     return row if isinstance(row, str) else str(completed_row(row).label)
 
 
 def entry_of(entry: Entry) -> dict[str, Any]:
-    """The keys of a dataset in a protocol, which may be a name alone."""
+    """The keys of a dataset in a protocol, which may be only a name."""
     return {"name": entry} if isinstance(entry, str) else entry
 
 
@@ -233,12 +234,12 @@ def options_of(entry: Entry) -> dict[str, Any]:
 
 
 def name_of(entry: Entry) -> str:
-    """The name of a dataset in a protocol: its label if it has one, else its registered name."""
+    """The label of a dataset in a protocol, or its registered name."""
     keys = entry_of(entry)
     return str(keys.get("label") or keys.get("name"))
 
 
 def training(entry: Entry) -> DatasetSettings:
-    """The settings of the training on a dataset of a protocol."""
+    """The settings for training on a dataset of a protocol."""
     values = entry_of(entry).get("training", {})
     return training_of(values, f"the training on {name_of(entry)}")

@@ -1,4 +1,4 @@
-"""Train frozen runs again, and compare them with the board's; the quickstart trains four of its rows."""
+"""Train frozen runs again and compare them with the board; the quickstart, which trains four rows."""
 
 import random
 from collections import Counter
@@ -30,9 +30,9 @@ from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.resolve import check_packages
 
 BOARD, DATASET, TRIALS = "small.v3", "SEM, FOU", 8
-"""What the quickstart trains."""
+"""The board, dataset and number of trials of the quickstart."""
 ROWS = ("ERM", "VREx", "GroupDRO", "CVaR")
-"""Rows that differ on DATASET, and are trained many runs at once."""
+"""Rows with distinct values on DATASET, which are vectorized."""
 
 
 def rerun(
@@ -43,12 +43,11 @@ def rerun(
     rows: Sequence[str],
     datasets: Sequence[str],
 ) -> tuple[list[AnyNote], bool]:
-    """Train random frozen runs again, of `rows` and `datasets` or all, and compare.
+    """Train a random sample of frozen runs, of `rows` and `datasets` or all, again and compare.
 
-    Returns what was found, in sentences, and whether every run has a result and none is off. Runs that
-    lack data or a package are left out. A run has the same bits whichever runs are trained with it: here
-    the others of the sample. Raises UserError for an unknown row or dataset, for a method that is not
-    registered, and where no run is left.
+    Returns sentences on the comparison, and whether every run has a result and none is off. Runs whose data
+    or package are missing are left out. Runs of the sample may be trained as one program, which changes no
+    bit. Raises UserError for an unknown row, dataset or method, and if no run is left.
     """
     tables, left_out = read_board(board), Counter[str]()
     runs = only(tables, datasets, rows, place=f"the board {board.name}").runs
@@ -92,7 +91,10 @@ def _possible(
     check: Callable[[pd.DataFrame], str | None],
     left_out: Counter[str],
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The runs without groups for which `check` raises MissingError, counted by reason; what it says."""
+    """The runs of groups for which `check` does not raise MissingError; and what it returns.
+
+    `left_out` counts the other runs by reason.
+    """
     said = []
     for _, of in runs.groupby(by, sort=False, observed=True):
         try:
@@ -120,7 +122,7 @@ def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) 
 
 
 def changed_data(row: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -> str:
-    """A sentence on the row of some runs, among all `runs`, if its data are no longer the same."""
+    """A sentence if the data of a row, given by some of its runs, have changed; else empty."""
     dataset, label = row[ROW].iloc[0]
     of_row = runs[(runs[ROW] == [dataset, label]).all(axis=1)]
     first, trials = of_row.iloc[0], sorted(set(map(int, of_row["trial"])))
@@ -136,19 +138,19 @@ def changed_data(row: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -
 
 
 def quickstart_sheet(frames: Tables) -> Sheet:
-    """The tables of the quickstart, with three notes alone where all runs equal the board's."""
+    """The tables of the quickstart; with only three notes if all runs equal the board's."""
     tables = board_sheet(frames, short=True)
-    places = origins(frames.runs)
-    if "here" in places.values():
+    by_row = origins(frames.runs)
+    if "here" in by_row.values():
         return tables
-    again = [label for label, place in places.items() if "here" in place]
+    again = [label for label, origin in by_row.items() if "here" in origin]
     count = frames.runs["label"].isin(again).sum()
     equal = f"All {count} runs here are equal to the board's, bit for bit."
     return replace(tables, notes=(*tables.notes[:2], equal))
 
 
 def next_lines(frames: Tables, page: Path) -> list[str]:
-    """The quickstart's last lines: what its runs show, where the page is, what to type next."""
+    """The quickstart's last lines: what its runs show, the page, and the next step."""
     return [
         f"What this shows: {_best_by_rules(frames)}",
         f"The page: open {page}",

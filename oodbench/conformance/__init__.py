@@ -1,4 +1,4 @@
-"""`check_algorithm`: whether a method keeps the contract of all methods, as a test for anyone to call."""
+"""`check_algorithm`, which tests whether a method keeps the contract of all methods."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""The requirements that every method must keep, and `check_algorithm`, which checks them all.
+"""The registry of requirements on methods, and `check_algorithm`, which checks them all.
 
 A requirement is a function in `requirements`. The first sentence of its docstring states the
-requirement; further sentences say how to keep it, and are printed when it is broken.
+requirement; the others say how to keep it, and are printed when it is broken.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,20 +25,22 @@ OF_CLASSES = (
 Requirement = Callable[[type[Algorithm], Task], None]
 
 requirements: list[Requirement] = []
-"""All requirements, as functions of an algorithm and a task. They raise `Broken`, `RoundOff`, or
-`DoesNotApply` if they say nothing about this kind of method."""
+"""All requirements: functions of an algorithm and a task that raise `Broken`, `RoundOff`, or
+`DoesNotApply`."""
 
 
 class DoesNotApply(Exception):
-    """A requirement does not apply to a method; the message says why."""
+    """A requirement does not apply to this kind of method; the message says why."""
 
 
 class RoundOff(AssertionError):
-    """Numbers that should be equal in float64 are equal only in float32, as with a float32 constant."""
+    """Numbers that should be equal in float64 are equal only in float32, for example by a float32
+    constant.
+    """
 
 
 class Broken(AssertionError):
-    """A method breaks a requirement; the message has the `reason`, and says how to keep it."""
+    """A method breaks a requirement; the message has the `reason` and advice."""
 
     def __init__(self, reason: str, advice: str = "") -> None:
         super().__init__(f"{reason}. {advice}" if advice else reason)
@@ -55,7 +57,7 @@ def sentence(requirement: Requirement) -> str:
 
 
 def requirement(function: Requirement) -> Requirement:
-    """Register a requirement; it holds trivially for tasks that the algorithm skips."""
+    """Register a requirement, which holds trivially for tasks that the algorithm skips."""
 
     @wraps(function)
     def check(cls: type[Algorithm], task: Task) -> None:
@@ -78,7 +80,7 @@ def requirement(function: Requirement) -> Requirement:
 
 
 def on_one_task(function: Requirement) -> Requirement:
-    """Check a requirement on the method's first task only: it does not depend on the task."""
+    """Check a requirement, which does not depend on the task, only on the method's first task."""
 
     @wraps(function)
     def check(cls: type[Algorithm], task: Task) -> None:
@@ -98,7 +100,7 @@ def tasks_of(cls: type[Algorithm]) -> list[Task]:
 
 
 def check_algorithm(algorithm: str | type[Algorithm], say: Callable[[str], object] = print) -> None:
-    """Check an algorithm, given as a registered name or a class, against all `requirements` on all `TASKS`.
+    """Check an algorithm, given by name or as a class, against all `requirements` on all TASKS.
 
     `say` gets a line for each requirement: kept, broken, or does not apply, with the reason. Raises
     AssertionError with a sentence for each broken requirement, and UserError for an unknown name.
@@ -148,10 +150,9 @@ def _outcome(
 
 
 def require_close(given: Tensor, wanted: Tensor, what: str) -> None:
-    """Raise AssertionError unless tensors are equal to float64's round-off, relative to the largest
-    component.
+    """Raise AssertionError unless tensors are equal to float64's round-off of the largest component.
 
-    The error is a `RoundOff` if they are equal in float32.
+    The error is `RoundOff` if they are equal in float32.
     """
     error = float((given - wanted).abs().max())
     scale = float(wanted.abs().max())

@@ -22,13 +22,13 @@ TASKS = {
 }
 """One task of each kind."""
 ENVIRONMENTS = ("a", "b", "c", "d", "e")
-"""Five environments, as no other dimension of a tiny problem has size five."""
+"""Five environments, because no other dimension of a tiny problem has size five."""
 EXAMPLES = 6
 """Examples in an environment."""
 GROUPS = {"binary": (3, 1, 1, 1), "multiclass": (2, 1, 1, 1, 1, 0)}
 """Examples in each (class, attribute) group; classes differ in size."""
 VIEWS = 3
-"""Additional views of each input; a method uses the first `needs.views` of them."""
+"""Additional views of each input, of which a method uses the first `needs.views`."""
 STEPS = 20_000
 LAST = STEPS - 1
 """The last step, after every annealing."""
@@ -47,14 +47,14 @@ class ImageTask(Task):
 
 
 def suited(cls: type[Algorithm], task: Task) -> Task:
-    """The first form of a task that the method does not skip: as given, on images, or with one output."""
+    """The task as given, on images, or with one output: the first that the method does not skip."""
     forms = [task, ImageTask(task.kind, task.num_outputs)]
     forms += [Task(task.kind)] if task.kind == "regression" else []
     return next((form for form in forms if why_skipped(cls, tiny_problem(form)) is None), task)
 
 
 def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Problem:
-    """A problem with small inputs and two attributes; a method's needs for counts and weights are met."""
+    """A problem with small inputs, two attributes, and everything that a method may need."""
     shape = (2, 4, 4) if isinstance(task, ImageTask) else (4,)
     count = len(environments)
     return Problem(
@@ -73,7 +73,7 @@ def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Pr
 def tiny_batch(
     task: Task, seed: int = 0, environments: int = len(ENVIRONMENTS), examples: int = EXAMPLES
 ) -> Batch:
-    """Random float64 inputs and targets (E, B, ...); each environment's inputs have another scale."""
+    """Random float64 inputs and targets (E, B, ...); inputs of different environments differ in scale."""
     generator = torch.Generator().manual_seed(seed)
     shape = (environments, examples)
     options: Any = {"generator": generator, "dtype": torch.float64}
@@ -116,7 +116,7 @@ def tiny_algorithm(
     built = build(network, small, *sizes, seed=0)
     torch.manual_seed(1)
     algorithm = cls(built, problem, hparams)
-    usual = torch.get_default_dtype()  # what the method makes in another precision keeps it
+    usual = torch.get_default_dtype()  # tensors that the method makes in another precision keep it
     for holder in (*algorithm.parameters(), *algorithm.buffers()):
         holder.data = holder.data.to(dtype) if holder.dtype == usual else holder.data
     algorithm.network.to(memory_format=memory_format)
@@ -130,9 +130,9 @@ def weights_of(algorithm: Algorithm) -> Tensor:
 
 
 def network_step(algorithm: Algorithm, batch: Batch, step: int) -> Tensor:
-    """Run an update; the change of the network's P parameters divided by minus the learning rate, (P,).
+    """Run an update; returns the change of the network's P parameters over minus the learning rate, (P,).
 
-    With the hyperparameters `PLAIN` this is the gradient that the method gave the network.
+    With the hyperparameters PLAIN this is the method's gradient.
     """
     before = weights_of(algorithm)
     algorithm.train_step(batch, step)

@@ -1,1 +1,1 @@
-"""What a dataset leaves to gain: `python -m oodbench.diagnose`."""
+"""What a dataset leaves to gain, and how networks memorize: `python -m oodbench.diagnose`."""

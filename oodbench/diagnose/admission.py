@@ -1,7 +1,7 @@
-"""Whether a board may have a dataset: what it measures must not be the weakness of its ERM.
+"""Whether a dataset is fit for a board: it must measure more than the weakness of its ERM.
 
-A benchmark on which an untuned forest beats every row, on whose validation most draws tie, or whose
-ceiling a support-vector machine exceeds, ranks chance.
+A dataset ranks by chance if an untuned forest beats every row, if most draws tie in validation, or if a
+support-vector machine exceeds the ceiling.
 """
 
 import math
@@ -26,15 +26,15 @@ REFERENCES = ("Forest", "BoostedTrees", "SupportVectors", "Neighbours", "Logisti
 POINTS, SHARE = 0.08, 0.15
 """The least head-room: 8 points of a proportion, or 15 % of ERM's loss."""
 BEHIND, BEHIND_SHARE = 0.01, 0.03
-"""How far ERM may be behind the best reference in distribution: a point, or 3 % of the loss."""
+"""The most that ERM is behind the best reference in distribution: a point, or 3 % of the loss."""
 LATE = 0.75
-"""ERM no longer improves if it gains nothing, beyond its error, after this part of its steps."""
+"""The share of ERM's steps after which it must not gain more than its error."""
 TIES = 0.2
-"""The largest share of choices that ties in validation decide."""
+"""The largest share of choices that are ties in validation."""
 EQUAL = 0.1
 """The largest share of rows whose values all equal ERM's."""
 WIDE, WIDE_SHARE = 0.03, 0.08
-"""The largest half-width of the interval of a gain: 3 points, or 8 % of the head-room."""
+"""The largest half-width of a gain's interval: 3 points, or 8 % of the head-room."""
 NORMAL = 1.96
 
 Value = tuple[float, float]
@@ -49,65 +49,65 @@ class Check:
     found: str
     wanted: str
     holds: bool | None
-    """None where it cannot be measured, or what was found is undefined."""
+    """None if it cannot be measured, or is undefined."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What the conditions are judged by, in the unit of the metric."""
+    """The numbers behind the conditions, in the unit of the metric."""
 
     metric: str
     higher_is_better: bool
     outside: Mapping[str, Value]
     """ERM and the references on the test environments."""
     ceilings: Mapping[str, Value]
-    """The same, trained on what the test environments are like."""
+    """The same rows, trained on data like the test environments'."""
     inside: Mapping[str, Value] = field(default_factory=dict)
-    """ERM and the references in distribution, chosen by `train_val`; empty without `out` splits."""
+    """ERM and the references in distribution, selected by `train_val`; empty without `out` splits."""
     late_gain: Value | None = None
-    """What ERM gains in distribution in the last quarter of its steps; above 0 is better."""
+    """The gain of ERM in distribution in the last quarter of its steps; above 0 is better."""
     tied: float = 0.0
     """The share of trials, of ERM or of all rows, in which several draws have the best score."""
     rows: int = 0
-    """The number of methods other than ERM, which `equal` and `half_width` are of."""
+    """The number of methods other than ERM."""
     equal: float = 0.0
-    """The share of methods whose values all equal ERM's."""
+    """The share of these methods whose values all equal ERM's."""
     half_width: float = 0.0
-    """The median half-width of the 95 % intervals of the other methods' gains over ERM."""
+    """The median half-width of the 95 % intervals of their gains over ERM."""
 
     def better(self, a: float, b: float) -> float:
-        """How much better `a` is than `b`."""
+        """By how much `a` is better than `b`."""
         return a - b if self.higher_is_better else b - a
 
     def best(self, values: Mapping[str, Value]) -> str:
-        """The name of the best value; one that is undefined is the worst."""
+        """The name of the best value; undefined values are the worst."""
         merits = {name: self.better(value, 0.0) for name, (value, _) in values.items()}
         return max(merits, key=lambda name: (not math.isnan(merits[name]), merits[name]))
 
     @property
     def ceiling(self) -> Value | None:
-        """The best value of the rows that are trained on what the test environments are like."""
+        """The best of `ceilings`."""
         return self.ceilings[self.best(self.ceilings)] if self.ceilings else None
 
     def over_erm(self, value: Value) -> float:
-        """How much better a value is than ERM's, in the metric's unit."""
+        """By how much a value is better than ERM's, in the metric's unit."""
         return self.better(value[0], self.outside[ERM][0])
 
     @property
     def room(self) -> float | None:
-        """How much better the ceiling is than ERM; None without one, NaN where either diverged."""
+        """By how much the ceiling is better than ERM; None without a ceiling, NaN if either diverged."""
         return None if self.ceiling is None else self.over_erm(self.ceiling)
 
     @property
     def least_room(self) -> float:
-        """The least head-room of a dataset on which ERM has this value."""
+        """The least head-room that a dataset with this value of ERM needs."""
         return POINTS if is_proportion(self.metric) else SHARE * abs(self.outside[ERM][0])
 
 
 def figures(
     frames: Tables, ceilings: Mapping[str, Value], metric: str, higher_is_better: bool
 ) -> Figures:
-    """The figures of the runs of ERM and the references, given the values of their ceilings."""
+    """The figures of ERM and the references, given the values of their ceilings."""
     rows = [name for name in (ERM, *REFERENCES) if name in set(frames.runs["label"])]
     inside, late = dict[str, Value](), None
     if frames.records["split"].eq("out").any():
@@ -126,9 +126,8 @@ def figures(
 
 
 def figures_of_results(frames: Tables, dataset: str) -> Figures:
-    """The figures of a dataset, by its label, from the runs of a sweep that has ERM and other rows.
+    """The figures of a dataset, given by its label, from a sweep with ERM, other rows and marked ceilings.
 
-    Rows are methods and references; the ceiling is the best of the rows that the sweep marks as such.
     Raises UserError for an unknown dataset, and if no run of ERM has ended.
     """
     frames = only(frames, [dataset])
@@ -160,7 +159,7 @@ def figures_of_results(frames: Tables, dataset: str) -> Figures:
 
 
 def value_of(cell: Why, column: str = "value") -> Value:
-    """The mean and error over trials of a column of the runs that a table shows."""
+    """The mean and error over trials of a column of the runs behind a cell."""
     return mean_and_error(cell.of_trials(column))
 
 
@@ -183,7 +182,7 @@ def _tied(one: Chosen, rows: list[str]) -> float:
 
 
 def checks(f: Figures) -> list[Check]:
-    """The conditions of admission, each with what was found; open where that is undefined."""
+    """The conditions of admission."""
     proportion, room = is_proportion(f.metric), f.room
     unit = 100.0 if proportion else 1.0
 

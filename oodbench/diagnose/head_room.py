@@ -27,14 +27,14 @@ from oodbench.terminal import Terminal, counted, duration
 
 CEILING, ALONE = "ceiling", "alone"
 LIKE_TEST = ("as_test", "grayscale", "oracle")
-"""The options that make the data of a ceiling, which is trained on what the test environment is like."""
+"""Options of datasets that make training data like the test environment's, for a ceiling."""
 DRAWS, TRIALS, MOST_STEPS = 8, 3, 600
 LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class HeadRoom:
-    """ERM's value on the test environments of a dataset, and those between which it stands."""
+    """ERM's value on a dataset's test environments, with the constant answer and the ceilings."""
 
     label: str
     tests: tuple[str, ...]
@@ -47,12 +47,12 @@ class HeadRoom:
     """Mean seconds of training and evaluation of a run of ERM."""
     constant: Value | None
     spearman: Value | None
-    """Spearman's correlation, over all draws and trials of ERM, of each run's best score by `train_val`
-    with its test value at that step, and its p-value. None where runs have no such scores."""
+    """Spearman's correlation, with p-value, of each run's best score by `train_val` and its test value at
+    that step, over all draws and trials of ERM. None without such scores."""
     figures: Figures
-    """Among its ceilings are `CEILING`, ERM trained on what the test environment is like, where the dataset
-    has an option for it, and `ALONE`, ERM trained on the `in` splits of the test environments and scored on
-    their `out` splits."""
+    """`figures.ceilings` has CEILING, ERM trained on data like the test environment's, if the dataset has
+    an option for that, and ALONE, ERM trained on the test environments' `in` splits and scored on their
+    `out` splits."""
 
     @property
     def is_at_chance(self) -> bool:
@@ -61,7 +61,7 @@ class HeadRoom:
 
     @property
     def is_on_the_line(self) -> bool | None:
-        """Whether runs that are better in distribution are better out of it; None if that is not known."""
+        """Whether runs that are better in distribution are better on the test set; None if unknown."""
         if self.spearman is None:
             return None
         return self.spearman[0] > 0 and self.spearman[1] < LEVEL
@@ -77,12 +77,11 @@ def head_room(
     trials: int = TRIALS,
     references: bool = True,
 ) -> HeadRoom:
-    """Train ERM, the ceiling, and ERM on the test environments alone, and compare their values.
+    """Train ERM, its ceiling, and ERM on the test environments alone, and compare their values.
 
-    With `references` these are fitted, too, in all three. `settings` are options of the dataset; the
-    last two have half of the draws. A run has the dataset's own steps, at most `MOST_STEPS`, unless
-    `steps` says otherwise. What has ended in `options.out` is not trained again. Raises UserError for data
-    that are missing, and for runs that fail.
+    The latter two have half of the draws. `references` are fitted in all three ways. `settings` are options
+    of the dataset; `steps` are by default the dataset's, at most MOST_STEPS. Runs that have ended in
+    `options.out` are not trained again. Raises UserError for missing data, and for runs that fail.
     """
     dataset = make(name, settings, options.data_dir)
     if not has_choice(dataset):
@@ -98,7 +97,9 @@ def head_room(
     trained, few = (ERM, *REFERENCES) if references else (ERM,), -(-draws // 2)
     kept, own = dict[str, RunSpec](), dict[str, RunSpec]()
     for rows in filter(None, (trained[:1], trained[1:])):
-        keys = budget if ERM in rows else {**budget, "steps": 1}  # references are fitted at once
+        keys = (
+            budget if ERM in rows else {**budget, "steps": 1}
+        )  # references are fitted in one step
         sweeps = _against_ceiling(dataset, settings, rows), _alone(dataset, settings, rows)
         for runs, sweep in zip((kept, own), sweeps, strict=True):
             planned = _planned({**keys, **sweep}, options, ERM in rows) if sweep else {}
@@ -146,12 +147,12 @@ def show_checks(figures: Figures, console: Terminal) -> None:
 
 
 def value_text(value: Value | None, metric: str) -> str:
-    """A mean and its error as tables print them; `-` where there is none."""
+    """A mean and its error as text; `-` for None."""
     return "-" if value is None else number(*value, metric)
 
 
 def verdicts(room: HeadRoom) -> list[str]:
-    """Sentences on chance and on the line."""
+    """Sentences on ERM at chance, and on the correlation in and out of distribution."""
     sentences = []
     if room.is_at_chance:
         sentences.append("ERM is no better than the constant answer.")
@@ -258,7 +259,7 @@ def _spearman(frames: Tables) -> Value | None:
 def _on_its_own(frames: Tables, higher_is_better: bool, label: str) -> Value | None:
     """A row's mean `out` value over trials, at the draw and step that the other trials choose.
 
-    A draw and step chosen by the trial's own values would make these optimistic.
+    Choosing by the trial's own values would bias these upwards.
     """
     try:
         scores = judge(frames, "train_val").candidates
@@ -267,7 +268,7 @@ def _on_its_own(frames: Tables, higher_is_better: bool, label: str) -> Value | N
     scores = scores[scores["label"] == label]
     table = scores.pivot_table("score", ["draw", "step"], "trial", "first")
     table = table if higher_is_better else -table
-    if table.shape[1] < 2:  # no trial, or no other one
+    if table.shape[1] < 2:
         return None
     values = []
     for trial in table:

@@ -42,7 +42,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def over_training(frames: Tables) -> pd.DataFrame:
-    """KEYS and `step` of each evaluation, with the columns TRAIN, TEST and CSR as far as recorded."""
+    """TRAIN, TEST and CSR by KEYS and `step`; NaN if not recorded."""
     about = frames.runs[["id", *KEYS, "training_environments", "test_environments"]]
     table = frames.records.astype({"id": object, "environment": object}).merge(about, on="id")
     places = zip(table["environment"], table["training_environments"], strict=True)
@@ -56,15 +56,16 @@ def over_training(frames: Tables) -> pd.DataFrame:
 
 
 def fitted(curves: pd.DataFrame) -> "pd.Series[float]":
-    """The first evaluated step at which a run has all training examples right, by KEYS; NaN if none."""
+    """By KEYS, the first evaluated step at which all training examples are right; NaN if there is none."""
     steps = curves["step"].where(curves[TRAIN] == 1)
     return steps.groupby([curves[key] for key in KEYS]).min()
 
 
 def errors_of_examples(frames: Tables) -> dict[str, Numbers]:
-    """Whether each of R runs misclassifies each of N training examples at the first step, (R, N), by
-    dataset (and method, of several); raises UserError if predictions are not kept, or of other data in
-    each trial.
+    """By dataset (and method, if several), whether each of R runs misclassifies each of N training
+    examples at its first evaluation, (R, N).
+
+    Raises UserError if predictions are not kept, or if trials have different data.
     """
     read = predictions_of_runs(frames.runs)
     first = frames.records.groupby("id", observed=True)["step"].min()
@@ -81,8 +82,8 @@ def errors_of_examples(frames: Tables) -> dict[str, Numbers]:
 
 
 def spread(errors: Numbers) -> list[float]:
-    """The standard deviation of examples' error rates over that of equally hard examples, whose errors
-    are binomial, in each of ten groups of the R runs (fewer below 20 runs).
+    """The standard deviation of examples' error rates, relative to that of equally hard examples, whose
+    errors are binomial; one value for each of ten groups of the R runs (fewer below 20 runs).
     """
     groups = np.array_split(errors, np.clip(len(errors) // 2, 1, 10))
     equal = [np.sqrt(part.mean() * (1 - part.mean()) / len(part)) for part in groups]
@@ -90,8 +91,8 @@ def spread(errors: Numbers) -> list[float]:
 
 
 def gini_over_training(frames: Tables, trials: int = TRIALS) -> dict[str, Numbers]:
-    """The Gini coefficient of the mean loss sensitivity up to each EVERY-th update, (trials, T), by
-    dataset, on its first training environment.
+    """By dataset, the Gini coefficient of the mean loss sensitivity up to each EVERY-th update, (trials,
+    T), on the first training environment.
     """
     first = frames.runs.drop_duplicates("dataset_label")
     made = {r.dataset_label: make(r.dataset, r.options) for r in first.itertuples()}
@@ -110,7 +111,7 @@ def _gini(dataset: Dataset, trial: int) -> Numbers:
 
 
 def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
-    """Print a row for each dataset and method; save the figures that the runs have the numbers for.
+    """Print a row for each dataset and method, and save the figures for which there are numbers.
 
     Raises UserError for results without accuracies.
     """
@@ -143,7 +144,7 @@ def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
 
 @dataclass(frozen=True)
 class Panel:
-    """A line for each column, over the index; dotted in the same colour where there are further columns."""
+    """A line for each column of `lines`, and a dotted one of the same colour for those of `dotted`."""
 
     xlabel: str
     ylabel: str
@@ -151,7 +152,7 @@ class Panel:
     dotted: pd.DataFrame | None = None
     style: str = "-"
     sizes: bool = False
-    """Whether the index has sizes, which stand under the axis as they are, on a logarithmic scale."""
+    """Whether the index has sizes, which are the ticks of a logarithmic axis."""
 
 
 def _drawn(panels: Sequence[Panel]) -> Figure:
@@ -179,7 +180,7 @@ def _drawn(panels: Sequence[Panel]) -> Figure:
 def _figures(
     curves: pd.DataFrame, ginis: Mapping[str, Numbers], errors: Mapping[str, Numbers]
 ) -> dict[str, list[Panel]]:
-    """The figures that the runs have the numbers for, by name, as the thesis has them."""
+    """The figures for which there are numbers, by name; comments give their numbers in the thesis."""
     steps = {n: EVERY * np.arange(1, 1 + of.shape[1]) for n, of in ginis.items()}
     lines = pd.DataFrame({n: pd.Series(of.mean(0), steps[n]) for n, of in ginis.items()})
     found = {"gini": [Panel("update", "Gini coefficient of loss sensitivity", lines)]}  # 3.3
@@ -242,7 +243,7 @@ def _over_strengths(curves: pd.DataFrame) -> list[Panel]:
 
 
 def _equally_hard(wrong: Numbers) -> Numbers:
-    """The sorted error rates of examples that are all equally hard."""
+    """The sorted error rates of equally hard examples."""
     runs, examples = wrong.shape
     quantiles = (np.arange(examples) + 0.5) / examples
     return np.asarray(stats.binom.ppf(quantiles, runs, wrong.mean()) / runs, dtype=float)

@@ -1,5 +1,5 @@
-"""The catalogue: all algorithms, datasets and networks by name, and all about one of them.
+"""The catalogue: all registered classes by name, and everything about one of them.
 
-It reads names and first sentences from source files, without torch, and imports only the ground;
-what is said about one class comes from `algorithms`, `datasets` and `networks`.
+Names and first sentences are parsed from source files, without torch. Details of a class are read from the
+class itself.
 """

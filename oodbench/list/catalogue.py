@@ -1,4 +1,4 @@
-"""The catalogue of what is registered: read from the source files alone, and printed."""
+"""The catalogue of registered classes, parsed from source files, and its formats."""
 
 import ast
 import inspect
@@ -41,18 +41,17 @@ class Entry:
     summary: str
     """The first line of the class's docstring."""
     paper: str = ""
-    """Where it was published; networks say it in their docstrings."""
+    """The publication; that of a network is in its docstring."""
     changes: str = ""
     """The part of training that an algorithm changes, a key of `oodbench.registry.CHANGES`."""
     transductive: bool = False
-    """Whether predictions of an algorithm depend on other test inputs."""
+    """Whether an algorithm's predictions depend on other test inputs."""
 
 
 def own_entries() -> list[Entry]:
-    """The package's own classes by kind and name, as their `@register("NAME", ...)` lines say.
+    """The package's own classes by kind and name, from their `@register("NAME", ...)` lines.
 
-    A registered class says its name, and its `paper` where it has one, as plain strings in that line;
-    a test checks that these are the classes in the registries.
+    Name and `paper` must be string literals; a test compares the entries with the registries.
     """
     entries: list[Entry] = []
     for kind in KINDS:
@@ -69,7 +68,7 @@ def own_entries() -> list[Entry]:
 
 
 def has_entry_points() -> bool:
-    """Whether an installed package registers classes, which only its import can name."""
+    """Whether an installed package registers classes, whose names are known only after its import."""
     return any(points(f"oodbench.{kind}s") for kind in KINDS)
 
 
@@ -90,7 +89,7 @@ def _attribute(node: ast.ClassDef, name: str, classes: Classes, usual: Any) -> A
 
 
 def listing(entries: Iterable[Entry], width: int) -> str:
-    """Each name beside its sentence and paper, wrapped at words to `width` columns."""
+    """Names with their sentences and papers, wrapped at words to `width` columns."""
     lines = []
     for title, section in _sections(entries):
         lines += textwrap.wrap(title, width)
@@ -102,7 +101,7 @@ def listing(entries: Iterable[Entry], width: int) -> str:
 
 
 def beside(name: str, text: str, width: int) -> list[str]:
-    """Lines with a name at the left and a text from column INDENT on, wrapped at words."""
+    """Lines with a name on the left and a text from column INDENT, wrapped at words."""
     label = f"  {name}"
     wrapped = textwrap.wrap(
         text, max(width - INDENT, 20), break_long_words=False, break_on_hyphens=False

@@ -1,4 +1,4 @@
-"""A dataset in Croissant (mlcommons.org/croissant), whose fields come from its metadata."""
+"""A dataset's metadata in Croissant (mlcommons.org/croissant)."""
 
 import mimetypes
 import re
@@ -31,7 +31,7 @@ CONTEXT: Mapping[str, Any] = {
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "examples": {"@id": "cr:examples", "@type": "@json"},
 }
-"""The names that Croissant 1.0 gives its terms."""
+"""The JSON-LD context of Croissant 1.0."""
 LETTERS = {
     r"{\l}": "\N{LATIN SMALL LETTER L WITH STROKE}",
     r"{\c{c}}": "\N{LATIN SMALL LETTER C WITH CEDILLA}",
@@ -43,14 +43,14 @@ ACCENTS = {
 }
 """The letters and accents that papers.bib writes in TeX."""
 UNTOLD = "rai:personalSensitiveInformation, rai:dataSocialImpact and rai:dataAnnotationProtocol"
-"""Fields that no metadata tells."""
+"""Fields that are not in the metadata."""
 
 
 def croissant(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """The core and the RAI fields of a dataset with its default options, as JSON-LD.
+    """The core and RAI fields of a dataset with default options, as JSON-LD.
 
-    Fields that its metadata do not tell are left out; environments and classes are record sets. Raises
-    UserError for an unknown name, and for what is not a dataset.
+    Unknown fields are left out; environments and classes are record sets. Raises UserError for an unknown
+    name, and for a name of something else.
     """
     about = details(name, plugins)
     if about["kind"] != "dataset":
@@ -106,7 +106,7 @@ def _file(path: str, md5: str) -> dict[str, str]:
 
 def _record_sets(name: str, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     environments = about["environments"]
-    if environments and isinstance(environments, list):  # else the user's own files name them
+    if environments and isinstance(environments, list):  # else they are in the user's files
         roles = ((each, f"cr:{_role(each, about)}Split") for each in environments)
         yield _record_set("environments", "cr:Split", "url", roles)
     with suppress(UserError):  # classes that are read from files

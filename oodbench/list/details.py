@@ -1,4 +1,4 @@
-"""All that is known of one registered class, as plain values and as a page for the terminal."""
+"""Everything about one registered class, as plain values and as a page for the terminal."""
 
 import ast
 import inspect
@@ -13,7 +13,7 @@ from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import Distribution
-from oodbench.list.catalogue import Entry, beside, summary
+from oodbench.list.catalogue import KINDS, Entry, beside, summary
 from oodbench.networks.base import networks
 from oodbench.registry import CHANGES, Registry, load_plugins
 from oodbench.tasks import Kind, Task
@@ -25,15 +25,14 @@ TITLES = {
 
 
 def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
-    """The registries by kind, with what the plug-ins register; raises UserError for unknown ones."""
+    """The registries by kind, with the plug-ins' classes; raises UserError for unknown plug-ins."""
     load_plugins(plugins)
-    by_kind: Mapping[str, Registry[Any]]
-    by_kind = {"algorithm": algorithms, "dataset": datasets, "network": networks}
-    return {**by_kind, "adaptation": adaptations}
+    kinds: tuple[Registry[Any], ...] = (algorithms, datasets, networks, adaptations)
+    return dict(zip(KINDS, kinds, strict=True))
 
 
 def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
-    """Every registered class by kind and name, those of plug-ins and installed packages included."""
+    """All registered classes by kind and name, with those of plug-ins and installed packages."""
     entries = []
     for kind, registry in registries(plugins).items():
         for name in registry:
@@ -44,18 +43,17 @@ def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
 
 
 def paper(registry: Registry[Any], name: str) -> str:
-    """The paper that a class was registered with; networks have none."""
+    """The paper in a class's registration; networks have none."""
     metadata = getattr(registry.get(name), "metadata", None)
     return registry.papers.get(name, "") if metadata is None else str(metadata.paper)
 
 
 def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """All about the class registered under `name`; raises UserError if there is none.
+    """Everything about the class registered as `name`; raises UserError for an unknown name.
 
-    Keys: `kind`, `name`, `description`, `module`; where there is one, `paper`; of an algorithm, what it
-    `changes`, whether it is `transductive` and what it `cannot` be run on; of a
-    dataset, what its `Metadata` and its attributes say; and `hparams`, of a dataset `options`, see
-    `parameters`.
+    Keys: `kind`, `name`, `description`, `paper` (if any), `module`. An algorithm has `changes`,
+    `transductive` and `cannot` (what it cannot run on), if they apply; a dataset has its metadata and
+    attributes. `hparams`, or `options` of a dataset, are from `parameters`.
     """
     by_kind = registries(plugins)
     for kind, registry in by_kind.items():
@@ -73,11 +71,11 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def parameters(space: type) -> list[dict[str, Any]]:
-    """The fields of a dataclass of hyperparameters or options, in their order.
+    """The fields of a dataclass of hyperparameters or options, in order.
 
-    Each has its `name`, its `default`, its `range` (what random draws take; absent where every draw
-    takes the default), its `bounds` (what a user may set), `by_family` with the (default, range) of
-    datasets' families, and its `meaning`, the sentence below it in its source.
+    Each has a `name`, a `default`, the `range` of random draws (absent if every draw takes the default),
+    the `bounds` of what a user may set, default and range `by_family` of datasets, and a `meaning`, the
+    sentence below it in the source.
     """
     meanings = _meanings(space)
     rows = []
@@ -183,7 +181,7 @@ def _values(default: object, distribution: Distribution | None) -> dict[str, Any
         return {"default": default}
     numbers: list[Any] = list(distribution.arguments)
     if distribution.kind == "uniform_int":
-        numbers[1] -= 1  # the stored bound is exclusive
+        numbers[1] -= 1  # exclusive as stored
     exact = (not isinstance(n, float) or 0 < 1 - n < 1e-5 for n in numbers)  # .999999 is not 1
     texts = (str(n) if whole else f"{n:.5g}" for n, whole in zip(numbers, exact, strict=True))
     return {"default": default, "range": f"{distribution.kind}({', '.join(texts)})"}

@@ -1,4 +1,4 @@
-"""Metrics: what each of them is, which direction is better, and how it is computed."""
+"""Metrics: how each is computed, which direction is better, and when it is undefined."""
 
 import re
 from abc import ABC, abstractmethod
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from oodbench.tasks import Task
 
 LOSSES = ("loss", "mse", "kl")
-"""The metrics that are the losses of tasks: where one is finite, so are the predictions of a split."""
+"""The losses of tasks; if one is finite, so are a split's predictions."""
 CLASSES = ("binary", "multiclass")
-"""The kinds of task whose loss is called `loss` and whose predictions metrics take."""
+"""The kinds of task with the metric `loss` whose predictions metrics take."""
 KINDS = {"mse": "regression", "kl": "distribution"}
-"""The kinds of task with another loss, by its name."""
+"""The kinds of task with another loss, by the name of that loss."""
 NAMED = 64
-"""With more groups than this, a split's records have no accuracies of single groups."""
+"""The most groups of a split whose accuracies are recorded one by one."""
 
 
 class Examples:
-    """Examples with their targets and logits, (...) each, and what several metrics need of them."""
+    """Examples with targets and logits, (...) each, and quantities that several metrics share."""
 
     def __init__(self, task: "Task", logits: "Tensor", targets: "Tensor") -> None:
         self.task, self.logits, self.targets = task, logits, targets
@@ -56,18 +56,15 @@ class Examples:
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of a split's examples: one for each pair of a class and a value of the attribute.
-
-    Without attributes there is one value, so that a group is a class.
-    """
+    """The groups of a split's examples: pairs of a class and an attribute; classes without attributes."""
 
     keys: "Tensor"
-    """The group of each example, (n,), by its place in `counts`."""
+    """The group of each example, (n,), as an index into `counts`."""
     counts: Sequence[int]
     """The number of examples of each group, ordered by class."""
     classes: Sequence[str]
     attributes: Sequence[str]
-    """The values of the attribute; none where examples have none."""
+    """The values of the attribute; empty if examples have none."""
 
     def accuracies(self, right: Sequence[float]) -> Iterator[tuple[str, float, int]]:
         """Yield the accuracy on each group as `accuracy[CLASS, ATTRIBUTE]`, with the group's size."""
@@ -80,19 +77,19 @@ class Groups:
 
 
 class AnyMetric:
-    """What is known of every metric, also of one that a dataset computes (`Dataset.split_metrics`).
+    """The attributes of every metric, also of one that a dataset computes (`Dataset.split_metrics`).
 
-    A subclass is registered by its name, and the first line of its docstring says what it is. An entry
-    point of the group `oodbench.metrics`, or `--plugin`, imports the modules of a user.
+    A subclass is registered by name, and the first line of its docstring defines the metric. Users' modules
+    are imported by an entry point of the group `oodbench.metrics`, or by `--plugin`.
     """
 
     higher_is_better: ClassVar[bool] = False
     is_proportion: ClassVar[bool] = False
-    """Whether it is in [0, 1] and printed in %."""
+    """Whether the metric is in [0, 1] and printed in %."""
     sees_attributes: ClassVar[bool] = False
-    """Whether it asks for the examples' attributes, which a study may take for unknown."""
+    """Whether the metric reads the examples' attributes, which a study may treat as unknown."""
     needs: ClassVar[str] = "a finite value"
-    """What an environment or its predictions must have, else the metric is undefined there."""
+    """What an environment or its predictions must have for the metric to be defined."""
 
 
 class RecordedMetric(AnyMetric):
@@ -102,16 +99,16 @@ class RecordedMetric(AnyMetric):
     """
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """The value of each example, (...); its mean over a split is recorded. None: it has none.
+        """The value of each example, (...), whose mean over a split is recorded; None if not defined.
 
-        The examples' leading dimensions may be those of many runs, and they are on a run's device.
+        Tensors are on the run's device. Their leading dimensions may be those of many runs.
         """
         return None
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
-        """The value on a split, given how many examples of each group are classified right; or None.
+        """The value on a split, given the number of correct examples of each group; None if not defined.
 
-        It is called where targets are classes.
+        Called only if targets are classes.
         """
         return None
 
@@ -120,11 +117,11 @@ class PredictionMetric(AnyMetric, ABC):
     """A metric that is computed from kept predictions when a table asks for it."""
 
     kinds: ClassVar[Sequence[str]] = ("binary", "multiclass", "distribution")
-    """The kinds of task whose predictions it takes."""
+    """The kinds of task whose predictions the metric takes."""
 
     @abstractmethod
     def of_predictions(self, p: Predictions) -> float:
-        """The value on the predictions of a split, which has at least one example."""
+        """The value on a split, which has at least one example."""
 
 
 metrics: Registry[type[AnyMetric]] = Registry("metric", "oodbench.metrics.AnyMetric")
@@ -132,7 +129,7 @@ register = metrics.add
 
 
 def _known(name: str) -> type[AnyMetric]:
-    """Strips the suffix of a metric of a group: `accuracy[0, red]` is `accuracy`."""
+    """The metric without a suffix: `accuracy[0, red]` is `accuracy`."""
     return metrics.find(re.split(r"\[| \(", name)[0]) or AnyMetric
 
 
@@ -142,16 +139,15 @@ def is_proportion(name: str) -> bool:
 
 
 def is_higher_better(name: str) -> bool:
-    """Whether a higher value is better; no for metrics of the predictor itself, which are not
-    registered.
+    """Whether higher is better; False for unregistered metrics, such as those of the predictor itself.
 
-    For a metric of examples that may be unknown, use `known_direction`.
+    `known_direction` refuses unregistered ones.
     """
     return _known(name).higher_is_better
 
 
 def sees_attributes(name: str) -> bool:
-    """Whether a metric asks for the examples' attributes; `accuracy[0, red]` does."""
+    """Whether a metric reads the examples' attributes, as `accuracy[0, red]` does."""
     return "[" in name or _known(name).sees_attributes
 
 
@@ -166,14 +162,14 @@ def __getattr__(name: str) -> NoReturn:
 
 
 def needs(name: str) -> str:
-    """Why a metric is undefined where it is: `needs` and what it needs."""
+    """Why a metric is undefined, as the clause `needs ...`."""
     return f"needs {_known(name).needs}"
 
 
 def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
-    """Whether a higher value is better; raises UserError for a metric that is not registered.
+    """Whether higher is better; raises UserError, with the sweep's `plugins`, for an unregistered metric.
 
-    A guess could invert every ranking. The error names the `plugins` of the sweep.
+    A guess could invert every ranking.
     """
     known = _known(name)
     if known is AnyMetric:
@@ -188,7 +184,7 @@ def _recorded() -> list[tuple[str, RecordedMetric]]:
 def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "dict[str, Tensor]":
     """Every recorded metric of each example, (...); its mean over a split is the recorded value.
 
-    An example with several labels or tokens, none of them known, has no value, see `Task.known`.
+    An example whose labels or tokens are all unknown has no value, see `Task.known`.
     """
     examples = Examples(task, logits, targets)
     values = {name: metric.of_examples(examples) for name, metric in _recorded()}
@@ -196,7 +192,7 @@ def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "di
 
 
 def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[str, float, int]]:
-    """Yield each recorded metric of groups with its value and count, and each group's accuracy."""
+    """Yield the name, value and count of each recorded metric of groups, and of each group's accuracy."""
     for name, metric in _recorded():
         value = metric.of_groups(groups, right)
         if value is not None:
@@ -205,7 +201,7 @@ def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[s
 
 
 def recorded_names(task: "Task", classes: Sequence[str], attributes: Sequence[str]) -> set[str]:
-    """The metrics that are recorded of a task's examples, with these values of an attribute or none."""
+    """The metrics that are recorded for a task with these classes and values of an attribute."""
     import torch
 
     shape = {"binary": (), "multiclass": (), "tokens": (task.length,)}.get(
@@ -223,9 +219,9 @@ def recorded_names(task: "Task", classes: Sequence[str], attributes: Sequence[st
 
 
 def computed_names(recorded: Collection[str] | None = None) -> list[str]:
-    """The names of the metrics that are computed from kept predictions.
+    """The metrics that are computed from kept predictions.
 
-    With the metrics that runs have `recorded`, only those that take the predictions of such runs.
+    Given the metrics that runs `recorded`, only those that take such runs' predictions.
     """
     known = {n: cls.kinds for n, cls in metrics.items() if issubclass(cls, PredictionMetric)}
     if recorded is None:

@@ -1,4 +1,4 @@
-"""The metrics that are there without a plug-in, recorded in training or computed from predictions."""
+"""The built-in metrics, recorded in training or computed from predictions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 BINS = 15
 """The number of bins of equal width between confidence 0 and 1."""
 IOU, SCORE = 0.5, 0.5
-"""The least overlap at which a predicted box matches a true one, and the score above which it counts."""
+"""The least overlap of a predicted box with a true one that it matches, and the score above which it
+counts."""
 
 
 @register("macro_f1")
@@ -107,7 +108,7 @@ def probabilities(logits: Array) -> npt.NDArray[np.float64]:
 
 
 def classes_of(targets: Array) -> npt.NDArray[np.int64]:
-    """The classes (N,); the most probable ones where targets are probabilities."""
+    """The target classes (N,), or the most probable ones of target distributions."""
     return (targets.argmax(-1) if targets.ndim > 1 else targets).astype(np.int64)
 
 
@@ -120,7 +121,7 @@ def _shares(p: Predictions) -> npt.NDArray[np.float64]:
 
 
 def _each_class(p: Predictions) -> tuple[Array, Array]:
-    """Whether it is the target, and its probability, of each class and example (C, N)."""
+    """For each class and example, (C, N): whether the class is the target, and its probability."""
     shares = _shares(p).T
     is_class = classes_of(p.targets) == np.arange(len(shares))[:, None]
     return is_class, np.where(_finite(p), shares, ~is_class)
@@ -182,7 +183,7 @@ class Brier(RecordedMetric):
     def of_examples(self, examples: Examples) -> "Tensor | None":
         """The squared distance of an example."""
         if examples.task.kind == "binary":
-            # not `sigmoid`, whose last bits depend on an example's place in memory
+            # not `sigmoid`, whose last bits depend on an example's position in memory
             share = 1 / (1 + (-examples.logits.squeeze(-1)).exp())
             return (share - examples.targets).square()
         if examples.task.kind == "multiclass":

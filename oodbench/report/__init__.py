@@ -1,4 +1,1 @@
-"""Tables, figures and pages of results, with their errors and caveats: `python -m oodbench.report`.
-
-It imports `results`, `selection` and the ground.
-"""
+"""Tables, figures and pages of results, with errors and caveats: `python -m oodbench.report`."""

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from oodbench.results.tables import Tables
 
 ALL = "`--notes` prints all rows, and these lines in full."
-"""The line below what of a board fits one screen."""
+"""The line below the short form of a board's tables."""
 
 
 @app.command()

@@ -1,8 +1,7 @@
-"""The BibTeX entries of the methods, datasets and networks that results are of.
+"""The BibTeX entries of the methods, datasets and networks of results.
 
-A class says where it was published: in `paper=` where it is registered, else by an arXiv number in its
-docstring. The source is read, never imported, as a report waits for no torch. papers.bib
-has the entries.
+A class names its publication in `paper=` of its registration, or by an arXiv number in its docstring; its
+source is parsed, not imported, because that would import torch. papers.bib has the entries.
 """
 
 import ast
@@ -18,7 +17,7 @@ from oodbench.results.tables import Tables, plugins_of
 
 ARXIV = re.compile(r"(?<!\d)\d{4}\.\d{4,5}(?!\d)")
 COLUMNS = ("algorithm", "dataset", "network")
-"""The columns of runs whose values are names of what was published."""
+"""The columns of runs with names of published work."""
 
 
 @cache
@@ -29,7 +28,7 @@ def entries() -> dict[str, str]:
 
 
 def keys_of(paper: str) -> list[str]:
-    """The keys of the entries that a text such as `arXiv:1907.02893 and 2003.00688` names."""
+    """The keys of the entries in a text such as `arXiv:1907.02893 and 2003.00688`."""
     numbers = ARXIV.findall(paper)
     keys = []
     for key, entry in entries().items():
@@ -41,10 +40,7 @@ def keys_of(paper: str) -> list[str]:
 
 
 def papers(files: Iterable[Path]) -> dict[str, str]:
-    """Where the classes registered in these files were published, by name.
-
-    A class without a paper has its base's.
-    """
+    """The publications of the classes registered in these files, by name; a base's if a class has none."""
     found = {}
     for name, call, cls, classes in written(files):
         texts = [paper_of(call), *(_numbers(c) for c in (cls, *bases_of(cls, classes)))]
@@ -57,7 +53,7 @@ def _numbers(cls: ast.ClassDef) -> str:
 
 
 def bibtex(frames: Tables) -> tuple[list[str], list[str]]:
-    """The entries of the runs' methods, datasets and networks, and the names that have no entry."""
+    """The entries of the runs' methods, datasets and networks, and the names without an entry."""
     named = {str(name) for column in COLUMNS for name in frames.runs[column].dropna()}
     known = papers([*own_files(), *_sources(plugins_of(frames))])
     keys = {name: keys_of(known.get(name, "")) for name in named}
@@ -66,7 +62,7 @@ def bibtex(frames: Tables) -> tuple[list[str], list[str]]:
 
 
 def _sources(plugins: Iterable[str]) -> Iterator[Path]:
-    """Yield the files of plug-ins that are single modules; to find one in a package would import that."""
+    """Yield the files of plug-ins that are single modules; finding one in a package would import code."""
     for plugin in plugins:
         with suppress(ValueError):
             spec = find_spec(plugin) if plugin.isidentifier() else None
@@ -77,4 +73,4 @@ def _sources(plugins: Iterable[str]) -> Iterator[Path]:
 def own_files() -> list[Path]:
     """The files of the package that register methods, datasets and networks."""
     folders = (folder("algorithms"), folder("datasets"), checkout() / "oodbench" / "networks")
-    return [file for place in folders for file in sorted(place.glob("*.py"))]
+    return [file for each in folders for file in sorted(each.glob("*.py"))]

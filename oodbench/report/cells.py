@@ -1,6 +1,6 @@
 """The numbers of a report as one tidy table; every printed table, page and figure is a view of it.
 
-docs/guide/results_format.md has a report of one's own in a few lines.
+docs/guide/results_format.md shows how to make a report of your own from it.
 """
 
 import math
@@ -27,48 +27,49 @@ from oodbench.results.tables import CELL, ROW, Tables, plugins_of, records_at, w
 from oodbench.selection.judge import Chosen, judge
 
 METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
-"""The kinds of rows besides the constant answer. Methods are ranked. Transductive methods, whose
-predictions depend on other test inputs, are ranked in a separate table. Ceilings, which a sweep marks, and
+"""The kinds of rows, besides the constant answer. Methods are ranked. Transductive methods, whose
+predictions depend on other test inputs, have a separate table. Ceilings, which a sweep marks, and
 references, which are not methods of the field, have no rank."""
 APART = [TRANSDUCTIVE, REFERENCE, CEILING]
-"""The kinds that columns of `runs` mark; a row with two marks is of the later kind."""
+"""The kinds that columns of runs mark; the last mark of a row decides."""
 SHARED = ["dataset_label", "test_environments", "trial"]
-"""The columns that the cells of several rows share."""
+"""The columns on which the cells of different rows agree."""
 COLUMNS = [*CELL, "environment", "metric", "value", "complete", "kind", "higher", "undefined"]
 MEAN = "mean"
 """The environment of a mean over all test environments; its `test_environments` is empty."""
 
 
-def cells(chosen: Chosen, metric: str | None = None, trained_alone: bool = False) -> pd.DataFrame:
-    """All numbers that a rule's choices give, one in each row, in the order of the sweep.
+def cells(chosen: Chosen, metric: str | None = None) -> pd.DataFrame:
+    """All numbers of a report, one per row, in the order of the sweep.
 
-    `metric` is shown in place of each dataset's own, and never changes what is chosen. `trained_alone`
-    keeps only the values that trained rows have of this metric on test environments. Columns:
+    `metric` replaces each dataset's own, and never changes what is chosen. Columns:
 
     - `dataset_label`, `label` (str): the dataset and the row of a table;
     - `test_environments` (tuple of str): the test set; `trial` (int): the repetition;
     - `environment` (str): the test environment; empty for a metric of the predictor itself;
-    - `metric` (str): the metric shown; METRIC + `BEFORE` for its value before a run adapts to test inputs;
-      or a metric of the predictor itself;
+    - `metric` (str): the metric shown; METRIC + `BEFORE`, its value before adaptation to test inputs; or a
+      metric of the predictor itself;
     - `value` (float): the metric on the environment's `in` split at the chosen run and step, in the
-      metric's own unit (a proportion in [0, 1]); the mean over draws that tie. NaN where nothing is chosen
+      metric's own unit (a proportion in [0, 1]); the mean over draws that tie. NaN if nothing is chosen
       or a value was not finite;
-    - `undefined` (str): why a complete trial has no value though the predictions are finite, as the AUROC
-      of one class; else empty. Such a value counts nowhere: in no mean, rank, win, tie or loss;
+    - `undefined` (str): why a complete trial has no value although its predictions are finite (the AUROC
+      of one class), or empty. Undefined values are left out of means, ranks, wins, ties and losses;
     - `complete` (bool): whether all runs of the trial have ended, so that one is chosen;
     - `kind` (str): of the row: `method`, `transductive`, `reference`, `ceiling`, or `constant` for the best
       constant answer of the training environments;
-    - `higher` (bool): whether a higher value is better.
+    - `higher` (bool): whether higher is better.
 
-    Datasets without a method are left out. Raises UserError for a metric that a dataset has no values of,
-    or that is not registered.
+    Datasets without a method are left out. Raises UserError for a metric that is not registered, and for
+    one that a dataset did not record.
     """
     reported, higher = reported_metrics(chosen.tables, metric)
     grid = _grid(chosen)
-    parts = [_on_tests(chosen, grid, chosen.tied, reported)]
-    if not trained_alone:
-        parts.append(constant_values(chosen.places, reported))
-        parts += [_of_predictor(chosen, grid), _unadapted(chosen, grid, reported)]
+    parts = [
+        _on_tests(chosen, grid, chosen.tied, reported),
+        constant_values(chosen.places, reported),
+        _of_predictor(chosen, grid),
+        _unadapted(chosen, grid, reported),
+    ]
     table = pd.concat([part for part in parts if len(part)], ignore_index=True)
     methods = table.loc[table["kind"] == METHOD, "dataset_label"].unique()
     table = table[table["dataset_label"].isin(methods)]
@@ -79,7 +80,7 @@ def cells(chosen: Chosen, metric: str | None = None, trained_alone: bool = False
 
 
 def on_tests(table: pd.DataFrame) -> pd.DataFrame:
-    """The cells of test environments, of the metric that is shown."""
+    """The cells of test environments: values of the metric that is shown."""
     return table[(table["environment"] != "") & ~_is_before(table)]
 
 
@@ -96,11 +97,10 @@ def _is_before(table: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def over_tests(table: pd.DataFrame) -> pd.DataFrame:
-    """The mean of each row and trial over the test environments; complete if all of these are.
+    """The mean of each row and trial over the test environments; complete if all its cells are.
 
-    An environment where no row has a value is left out. A row without a value where another has one has no
-    mean.
-    Metrics of the predictor itself are averaged over test sets, and keep their empty environment.
+    An environment on which no row is defined is left out; a row that is undefined on any other has no mean.
+    Metrics of the predictor itself are averaged over test sets, and keep the empty environment.
     """
     key, environments = [*ROW, "environment", "metric", "trial"], table["environment"]
     table = table.assign(environment=np.where(environments == "", "", MEAN))
@@ -109,8 +109,8 @@ def over_tests(table: pd.DataFrame) -> pd.DataFrame:
     lacks, values = (table["undefined"] != "").to_numpy(), table["value"].to_numpy()
     counts = ~lacks
     if lacks.any():
-        place = [environments, *(table[name] for name in [*SHARED, "metric"])]
-        has = (table["complete"] & ~lacks).groupby(place).transform("any")
+        same = [environments, *(table[name] for name in [*SHARED, "metric"])]
+        has = (table["complete"] & ~lacks).groupby(same).transform("any")
         counts |= has.to_numpy()
         is_lost = (np.bincount(code, lacks & counts) > 0) | (np.bincount(code, counts) == 0)
         made["undefined"] = table.groupby(code)["undefined"].max().where(is_lost, "").to_numpy()
@@ -120,27 +120,27 @@ def over_tests(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def scores(table: pd.DataFrame, kind: str = METHOD) -> pd.DataFrame:
-    """The complete, defined values on tests of the rows of a kind, for `oodbench.report.statistics`.
+    """The complete, defined test values of all rows of a kind, for `oodbench.report.statistics`.
 
-    `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
-    `higher`, `metric`. A value that is not finite is NaN.
+    `dataset`, `label`, `environment` (with its test set if that has several), `trial`, `value`, `higher`,
+    `metric`. A value that is not finite is NaN.
     """
     counts = table["complete"] & (table["undefined"] == "") & (table["kind"] == kind)
     values = on_tests(table[counts])
     sets = {t: "" if len(t) == 1 else f" of {'+'.join(t)}" for t in values["test_environments"]}
-    places = values["environment"] + values["test_environments"].map(sets).astype(str)
-    values = values.assign(environment=places).rename(columns={"dataset_label": "dataset"})
-    names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
-    return values[names].reset_index(drop=True)
+    names = values["environment"] + values["test_environments"].map(sets).astype(str)
+    values = values.assign(environment=names).rename(columns={"dataset_label": "dataset"})
+    columns = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
+    return values[columns].reset_index(drop=True)
 
 
 def reported_metrics(
     tables: Tables, metric: str | None = None
 ) -> tuple[dict[str, str], dict[str, bool]]:
-    """The metric shown for each dataset (empty before a run has started); and whether higher is better,
-    by metric, shown or a dataset's own.
+    """The metric shown for each dataset (empty until a run has started), and by metric whether higher is
+    better.
 
-    Raises UserError for a `metric` that a dataset has no values of, or that is not registered.
+    Raises UserError for a `metric` that is not registered, and for one that a dataset did not record.
     """
     runs, columns = tables.runs, ["dataset_label", "metric", "higher_is_better"]
     started = runs[columns].dropna(subset=["metric"]).drop_duplicates("dataset_label")
@@ -163,7 +163,7 @@ def reported_metrics(
 
 
 def recorded_metrics(tables: Tables) -> dict[str, set[str]]:
-    """The metrics that runs of each dataset recorded on environments."""
+    """The metrics that each dataset's runs recorded on environments."""
     records, runs = tables.records, tables.runs
     pairs = records.loc[records["environment"].cat.codes != -1, ["id", "metric"]].drop_duplicates()
     pairs = pairs.astype(object).merge(runs[["id", "dataset_label"]], on="id")
@@ -172,7 +172,7 @@ def recorded_metrics(tables: Tables) -> dict[str, set[str]]:
 
 
 def _grid(chosen: Chosen) -> pd.DataFrame:
-    """Every cell that a table has a place for: CELL, `complete`, `kind`."""
+    """All cells of a table, filled or not: CELL, `complete`, `kind`."""
     shown = chosen.places
     rows = shown.groupby(ROW, sort=False)[[*APART]].any().reset_index()
     last_first = APART[::-1]
@@ -201,12 +201,12 @@ def _on_tests(
 def test_values(
     chosen: Chosen, rows: pd.DataFrame, metrics: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
-    """The values that runs have on the `in` splits of their test environments.
+    """The values of runs on the `in` splits of their test environments.
 
-    Each row of `rows` has the `id` of a run, which no other row has, and a `step`. `metrics` names a metric
-    for each dataset, by default its main one. Returns a row for every test environment of each, with the
-    columns `environment`, `metric`, `value` and `undefined` after those of `rows`. A `value` is NaN where
-    nothing was recorded, and then `undefined` if the loss is finite.
+    Each of `rows` has the `id` of another run and a `step`; `metrics` are by dataset, each dataset's main
+    one by default. Returns `rows` with `environment`, `metric`, `value` and `undefined`, a row for each
+    test environment. `value` is NaN if nothing was recorded, and `undefined` if the loss is finite
+    nevertheless.
     """
     runs = chosen.runs.iloc[pd.Index(chosen.runs["id"]).get_indexer(pd.Index(rows["id"]))]
     metric = runs["metric"] if metrics is None else runs["dataset_label"].map(metrics)
@@ -221,15 +221,15 @@ def test_values(
     if undefined.any():
         losses = records_at(chosen.tables, asked, LOSSES)
         there = losses[(losses["split"] == "in") & losses["value"].notna()]
-        places, finite = (
+        tested, finite = (
             pd.MultiIndex.from_frame(t[["row", "environment"]]) for t in (table, there)
         )
-        undefined &= places.isin(finite)
+        undefined &= tested.isin(finite)
     return table.drop(columns="row").assign(undefined=undefined)
 
 
 def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """The mean `value` of each `key`, over the draws that tie; exact where all are equal."""
+    """The mean `value` of each `key` over the draws that tie; exact if all values are equal."""
     code = values.groupby(key, sort=False).ngroup().to_numpy()
     made = values[key].drop_duplicates(ignore_index=True)
     numbers = values["value"].to_numpy(float)
@@ -239,10 +239,10 @@ def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 
 
 def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
-    """The constant answer's values on the `in` splits of the test environments.
+    """The constant answer's values on the `in` splits of the test environments, in the columns of `cells`.
 
-    `runs` has one of each cell. The columns are those of `cells` but for `higher`; a trial is complete if a
-    run of it has recorded them. A dataset without such a run is left out.
+    `runs` has one run of each cell. A trial is complete if one of its runs recorded the values. A dataset
+    without such a run is left out.
     """
     trained = runs.loc[~runs["ceiling"], [*SHARED, "constant"]]
     known = trained[trained["constant"].notna()].drop_duplicates(SHARED)
@@ -287,11 +287,11 @@ def _unadapted(chosen: Chosen, grid: pd.DataFrame, reported: Mapping[str, str]) 
 def with_prediction_metrics(
     tables: Tables, rule: str | None, metrics: Iterable[str | None]
 ) -> Tables:
-    """Add the metrics that are computed from kept predictions, at the steps that a rule chooses.
+    """Add records of the `metrics` that are computed from kept predictions, at the steps that a rule
+    chooses.
 
-    Runs that recorded a metric keep its values, and a metric that is not computed from predictions
-    changes nothing; an environment whose task the metric does not take has no value. Raises UserError
-    where no predictions are kept, and for a rule that chooses nothing.
+    A run that recorded a metric keeps its values. An environment whose task the metric does not take gets
+    none. Raises UserError if no predictions are kept, and as `judge`.
     """
     for metric in dict.fromkeys(filter(None, metrics)):
         if computed := of_predictions(metric):
@@ -300,7 +300,7 @@ def with_prediction_metrics(
     return tables
 
 
-@np.errstate(all="ignore")  # a metric may divide by 0 where it is undefined
+@np.errstate(all="ignore")  # an undefined metric may divide by 0
 def _computed(
     tables: Tables, rule: str | None, metric: str, computed: PredictionMetric
 ) -> list[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""The leaderboard of any source, and tables that compare its rows: gains, ranks, the gap closed."""
+"""The leaderboard of any source, and comparisons of its rows: gains, ranks, the gap closed."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -38,13 +38,13 @@ ERRORS = (
     "of one dataset (ddof=1); gain_low, gain_high: its 95 % interval by Student's t; detectable: the "
     "smallest gain that this number of clusters finds with 80 % power at 5 %"
 )
-"""The explanation of the errors that each row of a file of gains has."""
+"""The explanation of the errors, which is in every row of a file of gains."""
 COUNTED = ("wins", "ties", "losses", "pairs", "planned", "detectable", "equal")
-"""The fields of a difference that a file of gains has as they are."""
+"""The fields of a difference that a file of gains copies."""
 BEST = 10
-"""The number of best rows of a board on a screen."""
+"""The most rows of a board on a screen."""
 OWN = 12
-"""The most lines on the rows trained here on a screen."""
+"""The most lines about rows trained here on a screen."""
 
 
 def table(
@@ -57,15 +57,15 @@ def table(
     allow_mixed: bool = False,
     short: bool = False,
 ) -> Sheet:
-    """The leaderboard of results directories, of a board, or of results beside it.
+    """The leaderboard of results directories, of a board, or of both together.
 
-    A notebook shows it as tables; its `frame` has the numbers. `rule` selects, `metric` is shown in place
-    of the datasets' own and `also` beside it, for `datasets` and `rows` or all. `short` keeps of a board
-    what fits a screen. Raises UserError for what is not there.
+    A notebook shows it as tables; its `frame` has the numbers. `rule` selects. `metric` replaces the
+    datasets' own metrics, and `also` adds columns of further ones. `datasets` and `rows` are all by
+    default. `short` reduces a board to what fits a screen. Raises UserError for unknown names.
     """
     names = [str(source) for source in sources]
     board, directories = board_among(names)
-    baseline = BASELINE if board and directories else None  # with which rows here are compared
+    baseline = BASELINE if board and directories else None  # rows trained here are compared with it
     tables = frames_of(names, datasets, () if board else rows, baseline, allow_mixed)
     if rule == "domainbed":
         from oodbench.report.tables import domainbed
@@ -81,10 +81,10 @@ def table(
 def comparison(
     tables: Tables, baseline: str, rule: str | None = None, metric: str | None = None
 ) -> Sheet:
-    """The leaderboard, then the gains over the baseline and the ranks.
+    """The leaderboard, followed by gains over the baseline and ranks.
 
-    Its frame has the gains: a row for each dataset (and OVERALL) and label. Raises UserError for an
-    unknown baseline, rule or metric.
+    Its frame has the gains by dataset (and OVERALL) and label. Raises UserError for an unknown baseline,
+    rule or metric.
     """
     board = leaderboard(tables, rule, metric)
     labels = [str(x) for x in board.frame.loc[board.frame["kind"] == METHOD, "label"].unique()]
@@ -125,11 +125,11 @@ def _with_reasons(frame: pd.DataFrame, cells: pd.DataFrame, baseline: str) -> pd
 
 
 Gains = Mapping[str, Mapping[str, Difference]]
-"""The difference of every other label to the baseline, by dataset (or OVERALL) and label."""
+"""The difference to the baseline, by dataset (or OVERALL) and label."""
 
 
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
-    """The gains on each dataset where rows can be compared; also over several measured in proportions."""
+    """The gains on each dataset with a baseline and other rows; OVERALL has several datasets in %."""
     parts = {str(dataset): scored for dataset, scored in table.groupby("dataset", sort=False)}
     shares = table[table["metric"].isin(list(filter(is_proportion, table["metric"].unique())))]
     if shares["dataset"].nunique() > 1:
@@ -161,7 +161,7 @@ def _gain_row(d: Difference) -> list[Cell]:
 
 
 def _paper(gains: Gains, baseline: str) -> Block:
-    """The gains on all datasets as one table, bold where the interval does not hold 0."""
+    """All gains in one table, bold if the interval does not contain 0."""
     rows: list[list[Cell]] = []
     clear = set()
     for label in dict.fromkeys(label for of_dataset in gains.values() for label in of_dataset):
@@ -221,11 +221,11 @@ def board_sheet(
     short: bool = False,
     shown: Tables | None = None,
 ) -> Sheet:
-    """The leaderboard of `beside_board`'s tables, the gap closed, and the rows trained here.
+    """The leaderboard of the tables of `beside_board`, the gap closed, and the rows trained here.
 
-    If only some rows' runs are `shown`, their ranks and places still count all rows.
-    `short` keeps what fits a screen: the rows trained here, and the best ones of the board. Raises
-    UserError for an unknown rule or metric.
+    `shown` has the runs of the rows to show; their ranks and places are those among all rows. `short` keeps
+    what fits a screen: the rows trained here, and the board's best. Raises UserError for an unknown rule or
+    metric.
     """
     whole = leaderboard(tables, rule, metric, also)
     board = whole if shown is None else leaderboard(shown, whole.rule, metric, also)
@@ -281,9 +281,9 @@ def about(gaps: Gaps) -> str:
 
 
 def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
-    """Each row's place and mean shares, over all datasets and groups of them.
+    """Each row's place and mean shares over all datasets and groups of datasets.
 
-    Further columns show the means by `others`, the gaps under other rules.
+    `others`, the gaps by other rules, add columns with their mean shares.
     """
     beside = {f"by {g.rule} ({len(g.subsets[ALL])})": g.means_over(ALL) for g in others}
     groups = [g for g in GROUPS if gaps.subsets.get(g, gaps.subsets[ALL]) != gaps.subsets[ALL]]
@@ -303,7 +303,7 @@ def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
 
 
 def left_by_holm(differences: Sequence[Difference]) -> str:
-    """The sentence on how many gains and losses Holm's correction over these differences leaves."""
+    """How many gains and losses remain after Holm's correction over these differences."""
     signs, tests = significant(differences), sum(not d.equal for d in differences)
     lost = signs.count(-1)
     left = f"{counted(signs.count(1), 'gain')} and {lost} loss{'es' * (lost != 1)}"
@@ -316,19 +316,15 @@ def compare_own_rows(
     shown: Collection[str] | None = None,
     short: bool = False,
 ) -> Block | None:
-    """The rows trained here (or those `shown` of them): rank, gains over baseline and best frozen row.
+    """The rows trained here, all or those `shown`: rank, gains over the baseline and the best frozen row.
 
-    `table` is of `scores`, `places` of `origins`. `short` leaves out the last column, the name of a single
-    row, and all but the means of many rows. None if no row was trained here.
+    `table` has the `scores`, `places` the `origins` of rows. `short` drops the last column, a single row's
+    label, and all but the means of many rows. None if no row was trained here.
     """
-    local = [
-        x for x, origin in places.items() if origin == "here" and (shown is None or x in shown)
-    ]
-    if not local:
-        return None
-    frozen = [label for label, origin in places.items() if origin != "here"]
-    groups = [(str(dataset), group) for dataset, group in table.groupby("dataset", sort=False)]
-    rows = [row for group in groups for row in _own_rows(*group, local, frozen)]
+    local = [x for x, origin in places.items() if origin == "here" and (not shown or x in shown)]
+    frozen = [x for x, origin in places.items() if origin != "here"]
+    groups = table.groupby("dataset", sort=False)
+    rows = [row for name, group in groups for row in _own_rows(str(name), group, local, frozen)]
     if not rows:
         return None
     in_percent, means = table[table["metric"].map(is_proportion).astype(bool)], list[list[Cell]]()
@@ -357,12 +353,12 @@ def _own_rows(
     best = str(on_board.index[0]) if len(on_board) else None
     rows: list[list[Cell]] = []
     for label in (x for x in local if x in set(group["label"])):
-        if several and label not in ranked.index:  # its mean is over fewer datasets
-            rows.append([dataset, label, *["-"] * 4])
-            continue
         rank = "-"
         if label in ranked.index:
             rank = f"{ranked[label]:{'.2f' if several else 'g'}} of {len(ranked)}"
+        elif several:  # a mean over fewer datasets
+            rows.append([dataset, label, *["-"] * 4])
+            continue
         over_baseline, over_best = (_gain(group, label, other) for other in (BASELINE, best))
         rows.append([dataset, label, rank, over_baseline, best or "-", over_best])
     return rows
@@ -376,7 +372,7 @@ def _gain(group: pd.DataFrame, label: str, other: str | None) -> str:
 
 
 def gain_cell(d: Difference) -> str:
-    """A gain with its interval; "equal" where every pair has two equal values."""
+    """A gain with its interval, or "equal"."""
     if d.equal or not d.pairs:
         return "equal" if d.equal else "-"
     return bracketed(d.gain.mean, d.gain.low, d.gain.high, lambda v: gain(v, d.metric))

@@ -1,7 +1,4 @@
-"""Figures for papers.
-
-Each is plotted from the numbers that tables and the HTML page show.
-"""
+"""Figures for papers, plotted from the numbers of tables and of the HTML page."""
 
 import math
 import textwrap
@@ -28,16 +25,9 @@ from oodbench.selection.judge import judge
 from oodbench.terminal import printable
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Colours of the lines of a picture, which the colour-blind tell apart too (Okabe and Ito, 2008)."""
-
-
-def plain(name: str) -> str:
-    """A name as text in a picture: a dollar sign starts no mathematics, controls are escaped."""
-    return printable(name).replace("$", r"\$")
-
-
+"""Colours that are distinct to colour-blind readers, too (Okabe and Ito, 2008)."""
 WIDTHS = {1: 3.25, 2: 6.75}
-"""Inches of one and of two columns of a paper."""
+"""Widths in inches of one and two columns of a paper."""
 MOST = 3
 """The most panels side by side."""
 SUFFIXES = (".pdf", ".svg", ".png")
@@ -46,17 +36,17 @@ RING: Any = {"ms": 4.5, "mfc": "none", "mew": 0.9, "zorder": 3}
 DOT: Any = {"ms": 2, "mew": 0, "alpha": 0.35, "zorder": 2}
 DASHES = ("-", "--", ":", "-.")
 LETTER = 4.2 / 72
-"""The mean width of a letter in inches, at PAPER's font size."""
+"""The mean width of a letter in inches, at the font size of PAPER."""
 HANDLE = 30 / 72
-"""The width in inches of the line or marker before a name in a legend, with the gap after the name."""
+"""The width in inches of a legend's line or marker and the gaps around it."""
 NAME_SHARE = 0.35
-"""Share of a panel's width that names next to its axes take at most; longer ones are wrapped."""
+"""The most of a panel's width for the names of rows; longer names are wrapped."""
 TITLE_SHARE = 0.8
-"""Share of a panel's width that its title takes at most."""
+"""The most of a panel's width for its title."""
 LEAST_SPAN = 0.1
-"""An axis spans at least 10 points of a proportion, else this share of its largest value."""
+"""The least span of an axis: 10 points of a proportion, else this share of the largest value."""
 SCATTER_MARGIN = 0.03
-"""Room around the points of a scatter as a share of its axes, so that the frame cuts no marker."""
+"""The margin of a scatter as a share of its axes, so that the frame cuts no marker."""
 PAPER: Any = {
     "axes.prop_cycle": cycler(color=COLOURS),
     "axes.spines.right": False,
@@ -72,8 +62,13 @@ PAPER: Any = {
 }
 
 
+def plain(name: str) -> str:
+    """A name as text in a picture: `$` starts no mathematics, and control characters are escaped."""
+    return printable(name).replace("$", r"\$")
+
+
 def plot(name: str, frames: Tables, rule: str | None = None, baseline: str = "ERM") -> Figure:
-    """The figure `name` of FIGURES, two columns of a paper wide if there are several datasets.
+    """The figure `name` of FIGURES, two columns wide for several datasets.
 
     Raises UserError for an unknown figure, rule or baseline, and if there is nothing to plot.
     """
@@ -87,7 +82,7 @@ def plot(name: str, frames: Tables, rule: str | None = None, baseline: str = "ER
 
 
 def save(figure: Figure, out: Path) -> None:
-    """Write a figure as .pdf, .svg or .png, whole or not at all; the same bytes for the same figure."""
+    """Write a figure as .pdf, .svg or .png, atomically, with the same bytes for the same figure."""
     if out.suffix not in SUFFIXES:
         raise UserError(f"{out} must end with one of {', '.join(SUFFIXES)}")
     date: Mapping[str, Any] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
@@ -111,9 +106,9 @@ def _curves(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
 
 
 def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
-    """Each run at its best step by the rule: in-distribution against test, and the diagonal.
+    """Each run at its best step by the rule: in-distribution against test value, and the diagonal.
 
-    Chosen runs are rings, which hide nothing; others are faint dots below them.
+    Chosen runs are rings; other runs are faint dots below them.
     """
     labels = list(frames.runs["label"].unique())
     for metric, runs, _, axes in _panels(figure, frames, rule):
@@ -126,7 +121,7 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
                 look = RING if chosen else DOT
                 axes.plot(x, y, ls="", color=colour, marker=marker, **look)
         axes.set(xlabel=f"{unit} in distribution", ylabel=f"test {unit}")
-        if is_proportion(metric):  # one scale, in which the diagonal can be seen
+        if is_proportion(metric):  # one scale on both axes shows the diagonal
             ends = [*axes.get_xlim(), *axes.get_ylim()]
             margin = SCATTER_MARGIN * (max(ends) - min(ends))
             limits = (min(ends) - margin, max(ends) + margin)
@@ -153,12 +148,12 @@ def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     for axes, (dataset, rows) in zip(grid, differences.items(), strict=True):
         ordered = sorted(rows.values(), key=lambda d: d.gain.mean)
         metric = ordered[0].metric
-        for place, d in enumerate(ordered):
+        for y, d in enumerate(ordered):
             mean, low, high = (scale(metric) * v for v in (d.gain.mean, d.gain.low, d.gain.high))
             colour = COLOURS[0] if low > 0 else COLOURS[1] if high < 0 else "0.4"
             if not math.isnan(low):
-                axes.plot([low, high], [place] * 2, color=colour)
-            axes.plot([mean], [place], "o", ms=3.5, color=colour)
+                axes.plot([low, high], [y, y], color=colour)
+            axes.plot([mean], [y], "o", ms=3.5, color=colour)
         axes.axvline(0, color="0.6", lw=0.8, zorder=0)
         room = (1 - NAME_SHARE) * width
         axes.set(
@@ -182,11 +177,10 @@ FIGURES: Mapping[str, Callable[[Figure, Tables, str, str], None]] = {
 def _panels(
     figure: Figure, frames: Tables, rule: str
 ) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame, Axes]]:
-    """Yield the metric of each dataset that has judged runs, two tables of its runs, and its axes.
+    """Yield for each dataset with judged runs its metric, two tables of runs, and axes.
 
-    `label`, `inside` and `test` (see `_inside_and_test`) of each run at its best step, and whether it is
-    `chosen`; and of the chosen runs, with their `trial`, at every `step`. Axes of several datasets have
-    titles.
+    The first table has each run at its best step: `label`, `chosen`, `inside` and `test` (see
+    `_inside_and_test`). The second has the chosen runs at every `step`, with their `trial`.
     """
     one = judge(frames, rule)
     best = one.candidates.drop_duplicates("id")
@@ -220,10 +214,10 @@ def _grid(figure: Figure, panels: int, height: float, above: float = 0.0) -> lis
 
 
 def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """`id`, `step`, `inside`, `test`: means over environments, NaN where a value is.
+    """`id`, `step`, `inside`, `test`: means of the dataset's metric over environments, NaN if a value is.
 
-    Values are of each dataset's own metric. `inside` is over the training environments' `out` splits (`in`
-    where nothing was held out), `test` over the test environments' `in` splits, as in a leaderboard.
+    `inside` is over the training environments' `out` splits (`in` without a holdout), `test` over the test
+    environments' `in` splits.
     """
     names = ["environment", "split", "test_environments", "training_environments", "holdout"]
     table = records.astype({"id": object, "metric": object}).merge(
@@ -241,10 +235,10 @@ def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _look(labels: Sequence[str], label: object) -> tuple[str, str, str]:
-    """The colour, dash and marker of a label, by its place among all."""
-    place = labels.index(str(label))
-    dash = DASHES[place // len(COLOURS) % len(DASHES)]
-    return COLOURS[place % len(COLOURS)], dash, MARKERS[place % len(MARKERS)]
+    """The colour, dash and marker of a label."""
+    i = labels.index(str(label))
+    dash = DASHES[i // len(COLOURS) % len(DASHES)]
+    return COLOURS[i % len(COLOURS)], dash, MARKERS[i % len(MARKERS)]
 
 
 def _wrapped(name: str, inches: float) -> str:
@@ -252,7 +246,7 @@ def _wrapped(name: str, inches: float) -> str:
 
 
 def _widen(axes: Axes, name: str, metric: str) -> None:
-    """Let an axis show LEAST_SPAN at least, so that differences within the noise look small."""
+    """Widen an axis to LEAST_SPAN, so that differences within the noise look small."""
     low, high = axes.get_xlim() if name == "x" else axes.get_ylim()
     least = LEAST_SPAN * (100.0 if is_proportion(metric) else max(abs(low), abs(high)))
     if high - low < least:

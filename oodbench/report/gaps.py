@@ -1,12 +1,12 @@
 """The share of the gap closed: how far rows come from the baseline to the ceiling, and how sure that is.
 
-On a dataset the share is (row - baseline) / (ceiling - baseline), 0 for the baseline and 1 for the ceiling,
-of means over trials; it has the same unit for accuracies and for losses. In means over datasets it is
-bounded below at `FLOOR`, as one diverged regression would outweigh all else. The difference of ceiling and
-baseline is the *head-room*. A dataset has shares only if its head-room is clear of the error.
+On a dataset the share is (row - baseline) / (ceiling - baseline), of means over trials: 0 for the baseline,
+1 for the ceiling, in one unit for accuracies and losses. Means over datasets bound it below at `FLOOR`,
+because one diverged regression would outweigh everything else. The *head-room* is the ceiling minus the
+baseline; a dataset has shares only if its head-room is clear of its error.
 
-`trials` are the values by dataset and trial, with a column for each label: larger is better, -inf is a
-diverged run, NaN a missing one. Functions take the labels that are shown, so that places count only these.
+`trials` has a row for each dataset and trial and a column for each label. Larger is better; -inf is a
+diverged run, NaN a missing one. Places are among the labels given.
 """
 
 import math
@@ -47,7 +47,7 @@ CLEAR = 2.0
 
 
 def best_ceiling(ceilings: pd.DataFrame) -> "pd.Series[float]":
-    """The values of the ceiling with the best mean on each dataset, or of the first if all lack a trial."""
+    """On each dataset, the values of the ceiling with the best mean; of the first if all lack a trial."""
     chosen: list[pd.Series[float]] = []
     for dataset, means in over_trials(ceilings).iterrows():
         table = ceilings.loc[[dataset]]
@@ -57,10 +57,10 @@ def best_ceiling(ceilings: pd.DataFrame) -> "pd.Series[float]":
 
 
 def head_rooms(trials: pd.DataFrame, ceilings: "pd.Series[float]") -> pd.DataFrame:
-    """The mean difference of the ceiling to the baseline on each dataset, paired by trial.
+    """The head-room of each dataset: the mean difference of ceiling and baseline, paired by trial.
 
-    `ceilings` is indexed as `trials` is. Returns `mean`, `stderr` and whether the mean is `clear` of its
-    error, by dataset; a dataset without a ceiling or a baseline is left out.
+    `ceilings` has the index of `trials`. Returns `mean`, `stderr` and whether the mean is `clear` of its
+    error, by dataset. A dataset without ceiling or baseline is left out.
     """
     there = ceilings.notna() & trials[BASELINE].notna()  # both -inf: NaN, and no clear head-room
     paired = (ceilings - trials[BASELINE])[there]
@@ -70,9 +70,9 @@ def head_rooms(trials: pd.DataFrame, ceilings: "pd.Series[float]") -> pd.DataFra
 
 
 def shares(trials: pd.DataFrame, rooms: pd.DataFrame) -> pd.DataFrame:
-    """The share of the gap that each label closes on each dataset with a clear head-room, unbounded.
+    """The unbounded share of each label on each dataset with a clear head-room; NaN if it lacks a trial.
 
-    To 12 digits, so that what is equal but for round-off is equal. NaN where a label lacks a trial.
+    Shares have 12 digits, so that values that differ by round-off are equal.
     """
     clear = rooms[rooms["clear"]]
     means = over_trials(trials).reindex(clear.index)
@@ -80,7 +80,7 @@ def shares(trials: pd.DataFrame, rooms: pd.DataFrame) -> pd.DataFrame:
 
 
 def bounded_mean(shares: pd.DataFrame, floor: float = FLOOR) -> "pd.Series[float]":
-    """The mean over datasets of each label's shares, bounded below; NaN where one is missing."""
+    """The mean over datasets of each label's shares, bounded below; NaN if one is missing."""
     return shares.clip(lower=floor).mean(skipna=False).round(12)
 
 
@@ -90,11 +90,11 @@ def resampled(
     datasets: Collection[str] | None = None,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """The bounded mean share, to 12 digits, of each label (column) in each resample of a bootstrap.
+    """The bounded mean share, to 12 digits, of each label (column) in each resample (row) of a bootstrap.
 
-    It resamples the datasets (all by default) and, within each that is drawn, its trials: the same ones for
-    all labels, as they are paired. The head-rooms are units and stay what they are. Shares are over the
-    datasets with a clear head-room, NaN without one. Only labels that have every trial take part.
+    The bootstrap draws datasets (of all by default), then trials of each drawn dataset, the same for all
+    labels because trials are paired. Head-rooms are units, and are not resampled. Shares are means over the
+    datasets with a clear head-room, NaN without any. Labels that lack a trial are left out.
     """
     chosen = [d for d in trials.index.unique("dataset") if datasets is None or d in datasets]
     whole = trials.loc[chosen].dropna(axis=1)
@@ -118,7 +118,9 @@ def resampled(
 
 
 def _drawn_means(values: Numbers, resamples: int, rng: np.random.Generator) -> Numbers:
-    """The means (resamples, labels) of resampled trials of `values` (trials, labels); -inf where one is."""
+    """The means (resamples, labels) of resampled trials of `values` (trials, labels); -inf if a value
+    is.
+    """
     trials = len(values)
     picks = rng.integers(trials, size=(resamples, trials)) + trials * np.arange(resamples)[:, None]
     counts = np.bincount(picks.ravel(), minlength=resamples * trials).reshape(resamples, trials)
@@ -128,10 +130,10 @@ def _drawn_means(values: Numbers, resamples: int, rng: np.random.Generator) -> N
 
 
 def places(better: "pd.Series[float]", resampled: Numbers) -> pd.DataFrame:
-    """The `place` of each label, and `place_low` and `place_high`, its 95 % interval over resamples.
+    """The `place` of each label with its 95 % interval over resamples, `place_low` and `place_high`.
 
-    A larger number is `better`; `resampled` is (resamples, labels), in the same order. Equal labels share
-    the first of their places.
+    Larger is `better`; `resampled` (resamples, labels) has the same order. Equal labels share the first of
+    their places.
     """
     low, high = np.quantile(_places(resampled), _TAILS, axis=0, method="inverted_cdf")
     (here,) = _places(better.to_numpy()[None])
@@ -148,10 +150,7 @@ _TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
 
 def share_cells(row: Any) -> tuple[str, str, str]:
-    """A row's mean share, its place and how often it is better, as tables have them.
-
-    `row` is a row of `Gaps.over`, as `itertuples` gives it.
-    """
+    """A row's mean share, place and P(better) as texts; `row` is a row of `Gaps.over`, by `itertuples`."""
     of_row = place(row.place, row.place_low, row.place_high)
     if row.Index == BASELINE and not math.isnan(row.mean):
         return "0", of_row, "-"
@@ -160,15 +159,15 @@ def share_cells(row: Any) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class Gaps:
-    """The shares of the gap that the rows of a board close by one rule."""
+    """The shares of the gap that rows close by one selection rule."""
 
     chosen: Chosen
     cells: pd.DataFrame
-    """The numbers that the rule's choices give; see `oodbench.report.cells`."""
+    """See `oodbench.report.cells`."""
     trials: pd.DataFrame
-    """The means of methods over test environments, by trial."""
+    """The methods' means over test environments, by dataset and trial."""
     rooms: pd.DataFrame
-    """The head-room of each dataset; see `head_rooms`."""
+    """See `head_rooms`."""
 
     @property
     def rule(self) -> str:
@@ -177,7 +176,7 @@ class Gaps:
 
     @cached_property
     def everyone(self) -> pd.DataFrame:
-        """`trials` with further columns for the rows that are not ranked."""
+        """`trials` with columns for the unranked rows, too."""
         kinds = (METHOD, TRANSDUCTIVE, REFERENCE, CONSTANT)
         parts = [scores(self.cells, kind) for kind in kinds]
         parts[0] = parts[0][parts[0]["label"] == BASELINE]  # every dataset and trial has it
@@ -186,7 +185,7 @@ class Gaps:
 
     @cached_property
     def subsets(self) -> dict[str, list[str]]:
-        """The datasets with a clear head-room, over which shares are averaged: all, and `GROUPS`."""
+        """The datasets with a clear head-room: ALL of them, and those of each of GROUPS that has any."""
         runs, clear = self.chosen.runs, [str(d) for d in self.rooms.index[self.rooms["clear"]]]
         boards = runs.loc[runs["frozen"].eq(True), "directory"].unique()
         weights, of_boards = pretraining(runs), halves(boards[0]) if len(boards) else {}
@@ -197,18 +196,18 @@ class Gaps:
 
     @cached_property
     def all_shares(self) -> pd.DataFrame:
-        """Shares by dataset (row) and label (column), also of the rows that are not ranked."""
+        """Shares by dataset (row) and label (column), unranked rows included."""
         return shares(self.everyone, self.rooms)
 
     @cached_property
     def shares(self) -> pd.DataFrame:
-        """Shares of the methods: the best mean first, incomplete labels last."""
+        """Shares of the methods, the best mean first and incomplete labels last."""
         table = self.all_shares[list(self.trials)]
         return table[_ordered(bounded_mean(table)).index]
 
     @cached_property
     def means(self) -> "pd.Series[float]":
-        """The mean share of each label that has every dataset, the best first."""
+        """The mean share of each method that has every dataset, the best first."""
         return bounded_mean(self.shares).dropna()
 
     @property
@@ -218,11 +217,11 @@ class Gaps:
 
     @cached_property
     def over(self) -> dict[str, pd.DataFrame]:
-        """Mean shares over each group of datasets, one row per label: methods first, the best above.
+        """Mean shares over each group of datasets, by label: methods first, the best at the top.
 
-        `mean`, with the 95 % interval `low`, `high`; `better`, the share of resamples in which the row is
-        better than the baseline (a tie counts half); `place`, `place_low`, `place_high`; and `grey`,
-        whether the row is unranked because it is not a method. NaN for what a row lacks.
+        `mean`, with the 95 % interval `low`, `high`; `better`, the share of resamples in which the row
+        beats the baseline (a tie counts half); `place`, `place_low`, `place_high`; `grey`, whether the
+        row is not a method, and so unranked. NaN for what a row lacks.
         """
         return {group: self._over(members) for group, members in self.subsets.items()}
 
@@ -252,10 +251,9 @@ def _ordered(means: "pd.Series[float]") -> "pd.Series[float]":
 
 
 def gaps_of(chosen: Chosen, table: pd.DataFrame) -> Gaps | None:
-    """The gaps of the rows by a rule, from the `cells` that it gives.
+    """The gaps by a rule's choices and their `cells`, on the datasets that have the baseline.
 
-    Only datasets with a run of the baseline count. None without one, or without a ceiling whose head-room
-    is clear.
+    None if there is no baseline, or no dataset with a clear head-room.
     """
     ceilings, methods = scores(table, CEILING), scores(table)
     baseline = methods[methods["label"] == BASELINE]
@@ -269,19 +267,17 @@ def gaps_of(chosen: Chosen, table: pd.DataFrame) -> Gaps | None:
     return Gaps(chosen, table, trials, rooms)
 
 
-def gaps_by_rule(tables: Tables, trained_alone: bool = False) -> dict[str, Gaps]:
-    """The gaps of a board's rows by each rule that has some, `trained_alone` without constant answers."""
-    found = {
-        rule: gaps_of(chosen, cells(chosen, trained_alone=trained_alone))
-        for rule, chosen in judge_by_all(tables, rule_names()).items()
-    }
+def gaps_by_rule(tables: Tables) -> dict[str, Gaps]:
+    """The gaps by each rule, except rules without any."""
+    by_rule = judge_by_all(tables, rule_names()).items()
+    found = {rule: gaps_of(chosen, cells(chosen)) for rule, chosen in by_rule}
     return {rule: gaps for rule, gaps in found.items() if gaps}
 
 
 def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
-    """What rows lose to the oracle by each other rule: a share of its head-room, within [-1, 1].
+    """By rule, what each label (row) loses to the oracle on each dataset (column) that all rules judge.
 
-    A label is a row, a dataset that all rules judge a column. Empty without an oracle.
+    Losses are shares of the oracle's head-room, within [-1, 1]. Empty without an oracle.
     """
     oracle = next((gaps for rule, gaps in by_rule.items() if sees_test(rule)), None)
     if oracle is None:
@@ -297,9 +293,9 @@ def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
 
 
 def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
-    """What rows lose to the oracle by each other rule, on average over rows and datasets.
+    """By rule, the mean of `lost_to_oracle` over rows and datasets.
 
-    Rules that judge more datasets come first, then rules that lose less. Empty without an oracle.
+    Rules that judge more datasets come first, then rules that lose less.
     """
     lost = lost_to_oracle(by_rule)
     means = {rule: float(table.mean(axis=1).mean()) for rule, table in lost.items()}

@@ -1,4 +1,4 @@
-"""Numbers as tables print them: values with their errors, gains, shares of the gap, ranks, counts."""
+"""Numbers as tables print them: values with errors, gains, shares of the gap, places and counts."""
 
 import math
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from typing import NamedTuple
 from oodbench.metrics import is_proportion
 
 UNDEFINED = "undefined"
-"""The text for a value that is not defined, as the AUROC of one class; it counts nowhere."""
+"""The text of an undefined value, such as the AUROC of one class."""
 ROUND_OFF = 1e-8
-"""The error below which a number is written with a power of ten, however large it is."""
+"""A number with a smaller error is written with a power of ten."""
 
 
 class Number(NamedTuple):
-    """A number of a table and its error, which every format writes in its own way."""
+    """A number of a table and its error, which each format combines in its own way."""
 
     text: str
     error: str = ""
@@ -29,14 +29,14 @@ Cell = str | Number
 
 
 def number(mean: float, stderr: float, metric: str) -> str:
-    """`with_error` as a text."""
+    """`with_error` as text."""
     return str(with_error(mean, stderr, metric))
 
 
 def with_error(mean: float, stderr: float, metric: str) -> Number:
-    """A value as tables print it: a proportion in % with one decimal, others to 4 digits.
+    """A value and its error: a proportion in % with one decimal, others to 4 and 2 digits.
 
-    The error, to 2 digits, has a power of ten if the value has one.
+    The error has a power of ten if the value has one.
     """
     if is_proportion(metric):
         text, error = (f"{100 * v:.1f}" for v in (mean, stderr))
@@ -59,12 +59,12 @@ def gain(value: float, metric: str, sign: str = "+") -> str:
 
 
 def with_unit(metric: str) -> str:
-    """A metric as titles and axes name it; a proportion is shown in %."""
+    """A metric's name in titles and axes, with (%) for a proportion."""
     return f"{metric} (%)" if is_proportion(metric) else metric
 
 
 def scale(metric: str) -> float:
-    """The factor of a metric's values where they are shown: 100 for proportions, else 1."""
+    """The factor by which a metric's values are multiplied to be shown: 100 for proportions, else 1."""
     return 100.0 if is_proportion(metric) else 1.0
 
 
@@ -74,7 +74,7 @@ def unit_of_gains(metric: str) -> str:
 
 
 def count(n: float, planned: float) -> str:
-    """How many of the planned are there."""
+    """`n`, or `n/planned` if they differ."""
     return f"{n:.0f}" if n == planned else f"{n:.0f}/{planned:.0f}"
 
 
@@ -97,7 +97,7 @@ def place(value: float, low: float = math.nan, high: float = math.nan) -> str:
 
 
 def printed(mean: float, error: float) -> Number:
-    """A value as papers print it: to two digits of its error; to 4 digits without an error."""
+    """A value with two digits of its error, as papers print it; with 4 digits if it has no error."""
     if math.isnan(error) or error == 0:
         return Number(f"{mean:.4g}")
     digits = max(0, 1 - math.floor(math.log10(error)))

@@ -1,10 +1,10 @@
-"""The runs that a report covers: results directories, a board, or directories beside a board.
+"""The runs that a report covers: results directories, a board, or both.
 
-Runs here that are also frozen are compared with the frozen ones.
+Runs that are also frozen on the board are compared with the frozen ones.
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -22,7 +22,7 @@ from oodbench.report.tables.remarks import range_notes, trained_by
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import joined, read_board
-from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.run_spec import COMPLETE, SCORE, RunSpec
 from oodbench.results.tables import (
     Tables,
     completed,
@@ -36,9 +36,9 @@ from oodbench.results.tables import (
 from oodbench.selection.judge import judge_by_all
 
 FIXED = ("dataset", "options", "noise", "steps", "evaluate_every", "holdout", "network", "metric")
-"""The columns, besides the environments, in which a dataset's runs must equal the board's."""
+"""The columns, besides environments, in which a dataset's runs must equal the board's."""
 BATCH = ("batch_size", "environments_per_step")
-"""The hyperparameters that say how many examples a step sees: fixed where all frozen runs agree."""
+"""The hyperparameters that fix the number of examples of a step, if all frozen runs agree on them."""
 CHOICES = (
     ["test_environments"],
     ["trial"],
@@ -46,9 +46,9 @@ CHOICES = (
     ["test_environments", "trial", "validation_environments"],
     ["trial", "draw", "network_hparams"],
 )
-"""Groups of columns: a run's values in each group must occur together in some frozen run."""
+"""Groups of columns: some frozen run must have the same values in all columns of a group."""
 SHOWN = 6
-"""The most differences to a protocol that an error names."""
+"""The most differences that an error lists."""
 
 
 def frames_of(
@@ -58,9 +58,9 @@ def frames_of(
     baseline: str | None = None,
     allow_mixed: bool = False,
 ) -> Tables:
-    """The runs of all sources as one sweep, restricted as `only` does.
+    """The runs of all sources as one sweep, restricted by `only`.
 
-    Raises UserError as `board_among`, `beside_board` and `joined` do, and for unknown datasets or rows.
+    Raises UserError as `board_among`, `beside_board`, `joined` and `only`.
     """
     board, directories = board_among(sources)
     if board is None:
@@ -76,12 +76,11 @@ def frames_of(
 def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Tables:
     """The runs of a board and of results directories under its protocol, on `datasets` or all.
 
-    Results on datasets without frozen runs are left out. All rows are cut to the datasets that
-    have results in the directories, and to the trials and draws that every row of them has; a note says so.
-    Further notes name the rows with other search ranges, and the code and machines that trained the board
-    and the rows here. A row that is also frozen is shown once if both have the same values, else twice.
-    Raises UserError for an unknown dataset, for results under another protocol, and for a label that the
-    board has for another method.
+    Datasets without frozen runs are left out. All rows are cut to the datasets, trials and draws that the
+    directories have for each of their rows, which a note says. Other notes name rows with other search
+    ranges, and the code and machines behind both. A row that is also frozen appears once if the values are
+    equal, and twice otherwise. Raises UserError for an unknown dataset, for results under another protocol,
+    and for a label that the board gives to another method.
     """
     board = only(_ranked(name), datasets)
     if not directories:
@@ -108,37 +107,37 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     )
     records = stacked([cut.records, local.records])
     notes = (*local.notes, *board.notes, *partial, *ranges, *repeated, made)
-    return Tables(completed(runs), records, cut.scores, notes)
+    return Tables(completed(runs), records, notes)
 
 
 def _ranked(name: str) -> Tables:
-    """The runs of a board with the rule of its headline as `selection`, if the protocol names none.
+    """The runs of a board; `selection` is the rule of its headline.
 
-    Among the rules that judge most datasets it is the one that loses least to the oracle.
+    Unless the protocol names one, it is the rule that loses least to the oracle on the most datasets.
     """
     tables = read_board(find_board(name))
     if tables.runs["selection"].notna().any():
         return tables
-    rule = next(iter(losses(gaps_by_rule(tables, trained_alone=True))), None)
+    rule = next(iter(losses(gaps_by_rule(tables))), None)
     return replace(tables, runs=tables.runs.assign(selection=rule))
 
 
 def check_planned(specs: Iterable[RunSpec], frozen_runs: pd.DataFrame, name: str) -> None:
-    """Raise UserError if runs that are still to be trained could not stand beside a board's."""
+    """Raise UserError if planned runs are not under the protocol of a board."""
     rows = [vars(spec) | {"dataset_label": spec.dataset_name} for spec in specs]
     if rows:
         _check(pd.DataFrame(rows), frozen_runs, "the plan", f"the board {name}")
 
 
 def _check(runs: pd.DataFrame, frozen_runs: pd.DataFrame, here: str, title: str) -> None:
-    """Raise UserError, which names all differences, unless the board's protocol plans these runs."""
+    """Raise UserError with the differences, unless the board's protocol plans these runs."""
     frozen_runs, runs = map(_with_batches, (frozen_runs, runs))
     unlike: list[str] = []
     for dataset, local in runs.groupby("dataset_label", sort=False):
         known = frozen_runs[frozen_runs["dataset_label"] == dataset]
         if known.empty:
             raise UserError(f"{here} holds {dataset}, which {title} does not have")
-        fixed = [[column] for column in FIXED if column in local]  # a plan has no metric yet
+        fixed = [[column] for column in FIXED if column in local]  # a plan has no metric
         batch = [[name] for name in BATCH if known[name].nunique() == 1]
         for columns in (*fixed, *batch, *CHOICES):
             allowed, texts = _texts(known, columns), _texts(local, columns)
@@ -173,9 +172,9 @@ def _short(texts: tuple[str, ...]) -> str:
 
 
 def _matched(local: Tables, board: Tables) -> Tables:
-    """Give each run here the id of the frozen run of its row, or else one that the board does not have.
+    """Give each local run the id of the same frozen run, or an id that no frozen run has.
 
-    A run here may also stand on the board under another label.
+    The board may have the same run under another label.
     """
 
     def keyed(runs: pd.DataFrame) -> list[tuple[str, str, str]]:
@@ -197,42 +196,44 @@ def _with_ids(tables: Tables, ids: dict[str, str]) -> Tables:
 
 
 def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, Tables, list[str]]:
-    """Restrict both to the datasets with results here and to the trials and draws of all local rows.
+    """Restrict both to the datasets with results here, and to the trials and draws of all local rows.
 
     Also returns a note on what is left out, if anything is. Raises UserError if the local rows of a
     dataset have no trial or draw in common.
     """
     ended = local.runs[local.runs["state"].isin(COMPLETE)]
-    shown = set((local.runs if ended.empty else ended)["dataset_label"])
-    both = [local.runs, board.runs]
-    kept = [t["dataset_label"].isin(shown) for t in both]
-    parts: dict[str, set[str]] = {"dataset": set(), "trial": set(), "draw": set()}
-    if len(shown) < (count := board.runs["dataset_label"].nunique()):
+    shown = [*(local.runs if ended.empty else ended)["dataset_label"].unique()]
+    every, parts = board.runs, defaultdict[str, set[str]](set)
+    if len(shown) < (count := every["dataset_label"].nunique()):
         parts["dataset"].add(f"{len(shown)} of {count} datasets")
-    for dataset, runs in local.runs[kept[0]].groupby("dataset_label", sort=False):
-        own = [t["dataset_label"] == dataset for t in both]
+    local, board = only(local, shown), only(board, shown)
+    for dataset, runs in local.runs.groupby("dataset_label", sort=False):
         for column in ("trial", "draw"):
             common = set.intersection(*runs.groupby("label")[column].agg(set))
-            planned = set(board.runs.loc[own[1], column])
+            planned = set(every.loc[every["dataset_label"] == dataset, column])
             if not common:
                 raise UserError(f"the rows on {dataset} in {here} have no {column} in common")
             if common != planned:
                 parts[column].add(f"{len(common)} of {len(planned)} {column}s")
-            kept = [
-                k & (~o | t[column].isin(common)) for k, o, t in zip(kept, own, both, strict=True)
-            ]
-    texts = [" or ".join(sorted(of_kind)) for of_kind in parts.values() if of_kind]
+            local, board = (
+                subset(
+                    t, t.runs[(t.runs["dataset_label"] != dataset) | t.runs[column].isin(common)]
+                )
+                for t in (local, board)
+            )
+    texts = [
+        " or ".join(sorted(parts[kind])) for kind in ("dataset", "trial", "draw") if parts[kind]
+    ]
     note = f"Partial: all rows are cut to {', '.join(texts)} of {title}: no more were trained here."
-    cut = [subset(t, t.runs[k]) for t, k in zip((local, board), kept, strict=True)]
-    return cut[0], cut[1], [note] * bool(texts)
+    return local, board, [note] * bool(texts)
 
 
 def _beside_frozen(
     local: Tables, board: Tables, here: str, title: str
 ) -> tuple[Tables, Tables, list[str]]:
-    """Drop local rows that equal frozen ones, and relabel the other repeated rows '(here)'.
+    """Drop local rows that equal frozen ones, and label the other repeated rows '(here)'.
 
-    Also returns notes on the repeated rows. Raises UserError where a row and a frozen one share label and
+    Also returns notes on the repeated rows. Raises UserError if a local and a frozen row share label and
     version, but not the method or its hyperparameters.
     """
     ended = local.runs.loc[local.runs["state"].isin(COMPLETE), "id"]
@@ -273,7 +274,7 @@ def _beside_frozen(
 
 
 def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, here: str) -> None:
-    """Raise UserError if two rows of one label and version differ in method or draws."""
+    """Raise UserError if two rows of the same label and version differ in method or draws."""
     made = [[p for p in runs["provenance"] if p] for runs in (row, frozen_row)]
     if versions(made[0]) != versions(made[1]):
         return  # another version may have changed the method or its ranges
@@ -302,22 +303,22 @@ def _unlike_note(both: pd.DataFrame, rows: dict[str, list[str]], other_draws: in
 
 
 class Agreement(StrEnum):
-    """How a run that was trained again compares with the frozen one."""
+    """How a run that was trained again compares with the frozen run."""
 
     EQUAL = "equal bit for bit"
     """Every rule chooses the same step, with the same score and values."""
     CLOSE = "equal within round-off"
-    """No score or value at the frozen steps is further off than half a point, or half a percent."""
+    """All scores and values at the frozen steps are within half a point, or half a percent."""
     OFF = "off"
     MISSING = "without a result"
 
 
 def compared(board: Tables, here: Tables) -> pd.DataFrame:
-    """Compare runs of `board` with runs of `here` by id.
+    """The runs of `board`, each compared with the run of `here` that has its id.
 
-    Returns a row for each run of `board`: its columns in `Tables.runs`, its `agreement` and, for its
-    dataset's metric at the frozen steps, the means `frozen` and `here`, the largest difference `gap`
-    (infinite where one side has no number) and the largest `share`, a difference over max(1, |value|).
+    Adds columns to `board.runs`: `agreement`, and for the dataset's metric at the frozen steps the means
+    `frozen` and `here`, the largest difference `gap` (infinite if one side has no number) and the largest
+    `share`, the difference over max(1, |value|).
     """
     runs: pd.DataFrame = board.runs.set_index("id", drop=False)
     values, scores = _values(board, here), _scores(board, here)
@@ -343,14 +344,13 @@ def compared(board: Tables, here: Tables) -> pd.DataFrame:
 def _values(board: Tables, here: Tables) -> pd.DataFrame:
     key = ["id", "step", "environment", "split", "metric"]
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    frozen: pd.DataFrame = records_of(board.records, board.runs["id"]).astype(names)
+    frozen: pd.DataFrame = board.records[board.records["split"] != SCORE].astype(names)
     again = records_of(here.records, board.runs["id"]).astype(names)[[*key, "value"]]
     return frozen.merge(again, on=key, how="left", suffixes=("", "_here"), indicator=True)
 
 
 def _scores(board: Tables, here: Tables) -> pd.DataFrame:
-    frozen: pd.DataFrame = board.scores[board.scores["id"].isin(board.runs["id"])]
-    frozen = frozen.rename(columns={"score": "value"}).astype({"id": object, "rule": object})
+    frozen = board.scores.rename(columns={"score": "value"})
     here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
     again = [
         one.candidates.assign(rule=rule, same_step=~one.candidates["id"].duplicated())
@@ -365,7 +365,7 @@ def _scores(board: Tables, here: Tables) -> pd.DataFrame:
 
 
 def outcome(table: pd.DataFrame) -> str:
-    """Say how many of the `compared` runs have each agreement, and which run is furthest off."""
+    """How many of the `compared` runs have each agreement, and which run is furthest off."""
     counts = Counter(table["agreement"])
     if counts[Agreement.MISSING] == len(table):
         return f"none of {counted(len(table), 'run')} has a result"
@@ -378,7 +378,7 @@ def outcome(table: pd.DataFrame) -> str:
 
 
 def named(run: "pd.Series[Any]") -> str:
-    """A run's row, dataset, trial and draw."""
+    """A run's row, dataset, trial and draw as text."""
     return f"{run['label']} on {run['dataset_label']}, trial {run['trial']}, draw {run['draw']}"
 
 

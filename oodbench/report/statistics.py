@@ -1,11 +1,9 @@
 """Statistics of a comparison: pure functions on numbers and data frames.
 
-Every `scores` is a frame with one number in each row: `dataset`, `label`, `environment`, `trial`,
-`value`, and `higher` (whether a larger value is better). A *gain* over a baseline is positive where
-the label is better, for accuracies and losses alike.
-
-A *table* has one row per block (a dataset) and one column per label; larger values are better, and rank 1
-is best.
+`scores` has one number per row: `dataset`, `label`, `environment`, `trial`, `value`, and `higher` (whether
+larger is better). A *gain* over a baseline is positive if the label is better, for accuracies and losses
+alike. A *table* has one row per block (a dataset) and one column per label; larger is better, and rank 1 is
+the best.
 """
 
 import math
@@ -24,11 +22,11 @@ BAND = 0.005
 RESAMPLES = 10_000
 """The resamples of every bootstrap."""
 LEAST = 3
-"""The fewest trials or datasets that have an error or an interval: two say little of their spread."""
+"""The fewest trials or datasets for an error or an interval: two say little about their spread."""
 WIDEST = 4.31
-"""Half of an interval is at most this number of standard errors: of LEAST values it is 4.303."""
+"""An upper bound on half an interval in standard errors, which is 4.303 for LEAST values."""
 POWER = 0.8
-"""The power at which a difference counts as detectable."""
+"""The power at which a difference is detectable."""
 PAIRED_BY = ["dataset", "environment", "trial"]
 """The columns by which values are paired."""
 
@@ -77,28 +75,27 @@ class Difference:
     label: str
     baseline: str
     gain: Estimate
-    """Over clusters: the datasets, or the trials of a single dataset; by Student's t."""
+    """Over clusters, which are the datasets, or the trials of a single dataset."""
     wins: int
     ties: int
     losses: int
     """Numbers of pairs above, within and below the indifference band."""
     pairs: int
     planned: int
-    """The number of the baseline's values; a row with fewer pairs than that is incomplete."""
+    """The number of the baseline's values; a row with fewer pairs is incomplete."""
     detectable: float
-    """The smallest mean gain that this number of clusters finds with 80 % power."""
+    """The smallest mean gain that this number of clusters detects with 80 % power."""
     equal: bool
-    """Whether every pair has two equal values: there is nothing to estimate."""
+    """Whether both values of every pair are equal, so that there is nothing to estimate."""
     metric: str = ""
-    """The metric of the values; over several datasets the one of the first."""
+    """The metric of the values, or that of the first of several datasets."""
 
 
 def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) -> list[Difference]:
-    """The difference of every other label to `baseline`, in the order of the labels.
+    """The difference of each other label to `baseline`, in the order of the labels.
 
-    A mean gain is the mean over datasets of the mean over environments of the mean over trials. All
-    datasets must measure in one unit: filter `scores` first. The interval is Student's t over clusters
-    because environments and trials of a dataset share training data.
+    A mean gain averages over trials, then environments, then datasets, which must share one unit. The
+    interval is Student's t over clusters, because environments and trials of a dataset share training data.
     """
     is_baseline = scores["label"] == baseline
     of_baseline = scores.loc[is_baseline, [*PAIRED_BY, "value"]]
@@ -150,11 +147,11 @@ def _means(code: Integers, values: Numbers) -> tuple[Numbers, Integers]:
 def each_mean_and_error(
     values: Numbers, code: Integers, size: int, least: int = 2
 ) -> tuple[Numbers, Numbers]:
-    """`mean_and_error`, to the bit, of the values (n,) of each code below `size`; NaN where none are."""
+    """`mean_and_error`, to the bit, of the values (n,) of each code below `size`; NaN without values."""
     means, errors = np.full(size, np.nan), np.full(size, np.nan)
     counts = np.bincount(code)
     order, starts = np.argsort(code, kind="stable"), np.cumsum(counts) - counts
-    for n in np.unique(counts[counts > 0]):  # codes with equally many values are a table
+    for n in np.unique(counts[counts > 0]):  # codes with n values each form a table
         codes = np.flatnonzero(counts == n)
         table = values[order[starts[codes, None] + np.arange(n)]]
         means[codes] = table.mean(axis=1)
@@ -164,27 +161,27 @@ def each_mean_and_error(
 
 
 def plain_mean(values: npt.ArrayLike) -> float:
-    """The mean, NaN if a value is NaN: by default pandas would leave that value out."""
+    """The mean, NaN if a value is NaN, which pandas would skip."""
     v = np.asarray(values, dtype=float)
     return float(v.mean()) if len(v) else math.nan
 
 
 def detectable_difference(spread: float, n: int) -> float:
-    """The mean of n paired differences that a two-sided t-test at 5 % finds with 80 % power.
+    """The mean of n paired differences that a two-sided t-test at 5 % detects with 80 % power.
 
-    `spread` is the standard deviation of the differences (ddof=1). NaN below LEAST.
+    `spread` is the standard deviation of the differences (ddof=1). NaN if n is below LEAST.
     """
     if n < LEAST or not math.isfinite(spread):
         return math.nan
     critical = scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2)
-    shift = scipy.special.nctdtrinc(n - 1, 1 - POWER, critical)  # the other tail has no weight here
+    shift = scipy.special.nctdtrinc(n - 1, 1 - POWER, critical)  # the other tail is negligible
     return spread * float(shift) / math.sqrt(n)
 
 
 def by_trial(scores: pd.DataFrame, block: str = "dataset") -> pd.DataFrame:
-    """The means of `scores` of each block and trial (index) and label (column), larger is better.
+    """The mean of `scores` for each block and trial (index) and label (column), larger is better.
 
-    -inf for a diverged run; NaN where a label lacks a value that another has in that trial.
+    -inf for a diverged run; NaN if a label lacks a value that another label has in that trial.
     """
     sign = np.where(scores["higher"].astype(bool), 1.0, -1.0)
     signed = scores.assign(value=(sign * scores["value"]).fillna(-math.inf))
@@ -195,7 +192,7 @@ def by_trial(scores: pd.DataFrame, block: str = "dataset") -> pd.DataFrame:
 
 
 def over_trials(trials: pd.DataFrame) -> pd.DataFrame:
-    """The mean over trials of each label in each block, with the bits of the mean of its values alone."""
+    """The mean over trials of each label in each block; its bits do not depend on other labels."""
     block = str(trials.index.names[0])
     tables = trials.groupby(block, sort=False)
     columns = {name: np.ascontiguousarray(table.to_numpy(float).T) for name, table in tables}
@@ -205,17 +202,17 @@ def over_trials(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def block_table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Blocks by labels: means over environments and trials, larger is better.
+    """Means over environments and trials by block and label, larger is better.
 
-    A block is a dataset, or a test environment of a single dataset. The table has only the labels with a
-    value in every block, environment and trial that any label has.
+    A block is a dataset, or a test environment of a single dataset. Labels that lack any block, environment
+    or trial are left out.
     """
     block = "dataset" if scores["dataset"].nunique() > 1 else "environment"
     return over_trials(by_trial(scores, block)).dropna(axis=1)
 
 
 def rounded(mean: float) -> float:
-    """A mean in 12 digits, so that equal values are equal however they were added up."""
+    """A mean to 12 digits, so that equal values are equal in any order of summation."""
     return float(f"{mean:.12g}")
 
 
@@ -237,9 +234,9 @@ def holm(p: "pd.Series[float]") -> "pd.Series[float]":
 
 
 def significant(differences: Sequence[Difference]) -> list[int]:
-    """1 for a gain, -1 for a loss, 0 for neither, after Holm's correction over all these differences.
+    """1 for a gain, -1 for a loss, 0 for neither, by paired t-tests over clusters at 5 %.
 
-    By the paired t-test over clusters at 5 %; equal values are not tested.
+    They have Holm's correction over all these differences; equal values are not tested.
     """
     tests = {i: _p(d) for i, d in enumerate(differences) if not d.equal and d.gain.n >= LEAST}
     corrected = holm(pd.Series(tests, dtype=float))
@@ -256,9 +253,9 @@ def _p(difference: Difference) -> float:
 
 
 def kendall(a: "pd.Series[float]", b: "pd.Series[float]") -> float:
-    """Kendall's tau-b between two rankings, over the labels that both have; NaN below 2."""
+    """Kendall's tau-b between two rankings, over the labels that both have; NaN for fewer than 2."""
     both = a.index.intersection(b.index)
     values = (x[both].to_numpy(float) for x in (a, b))
     first, second = (np.sign(np.subtract.outer(v, v)) for v in values)
-    pairs = math.sqrt((first**2).sum() * (second**2).sum())  # pairs that tie count nowhere
+    pairs = math.sqrt((first**2).sum() * (second**2).sum())  # without ties
     return float((first * second).sum()) / pairs if pairs else math.nan

@@ -1,4 +1,4 @@
-"""How a number of the leaderboard came about: the runs behind its cell, and what was tried and chosen."""
+"""The origin of a number of the leaderboard: the runs behind its cell, what was tried and chosen."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
 from oodbench.results.directory import Directory
 from oodbench.results.run_directory import kept_weights
-from oodbench.results.run_spec import COMPLETE
+from oodbench.results.run_spec import COMPLETE, SCORE
 from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import find_rule, usual
 from oodbench.selection.judge import choose, judge
@@ -37,20 +37,20 @@ class Why:
     metric: str
     """The metric of `value`."""
     selection_metric: str
-    """The metric of `score`: the dataset's main one."""
+    """The metric of `score`: the rule's, else the dataset's main one."""
     classes: tuple[str, ...]
-    """The names of the dataset's classes, if they have names."""
+    """The names of the dataset's classes, if any."""
     runs: pd.DataFrame
-    """One run in each row, by trial and then best first: `trial`, `draw`, `id`, `state`, `hparams`, `step`
-    (the run's best by the rule), `score`, `value` (mean over the test environments' `in` splits at that
-    step), `chosen`, `tied` where it is chosen or has the chosen one's score, and `undefined` where it is
-    tied and the metric has no value. Scores and values are NaN where a run cannot be judged, and values
-    of a metric that is computed from kept predictions where the run is not tied."""
+    """One run per row, by trial, the best first: `trial`, `draw`, `id`, `state`, `hparams`, `step` (the
+    run's best by the rule), `score`, `value` (mean over the test environments' `in` splits at that step),
+    `chosen`, `tied` (chosen, or with the score of the chosen run), `undefined` (tied, but without a value
+    of the metric). Scores and values are NaN if a run cannot be judged. A metric computed from kept
+    predictions has values only for tied runs."""
     directory: str | None = None
-    """The results directory that all chosen runs are in, if they are in one."""
+    """The results directory, if all chosen runs are in one."""
 
     def of_trials(self, column: str) -> "pd.Series[float]":
-        """The mean `score` or `value` of the tied runs of each trial that has a chosen one."""
+        """The mean `score` or `value` of the tied runs of each trial that has a choice."""
         counts = self.runs["tied"] & ~(self.runs["undefined"] & (column == "value"))
         of_tied = self.runs.loc[counts, ["trial", column]]
         return over_ties(of_tied.rename(columns={column: "value"}), ["trial"])["value"]
@@ -74,9 +74,9 @@ def why(
 ) -> Why:
     """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
 
-    A name may be left out if there is only one; `metric`, which never changes what is chosen, is
-    the dataset's own by default. Raises UserError for unknown names, for a rule that the sweep cannot
-    serve, and for missing names: it then says which of the user's `options` gives the name.
+    A name may be left out if there is only one. `metric`, the dataset's own by default, never changes what
+    is chosen. Raises UserError for unknown names, for a rule that can judge no run, and for a missing name,
+    with the option of `options` that gives it.
     """
     rule = rule or usual(frames)
     rule_metric = find_rule(rule, plugins=plugins_of(frames)).metric
@@ -91,7 +91,7 @@ def why(
         runs[name].dropna() for name in ("metric", "classes", "directory")
     )
     usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
-    known = sorted(frames.records["metric"].cat.categories)
+    known = sorted(frames.records.loc[frames.records["split"] != SCORE, "metric"].unique())
     if metric is not None and metric not in known:
         raise unknown("metric", metric, known, hint=plugin_hint(plugins_of(frames)))
     first = runs.iloc[0]
@@ -131,10 +131,7 @@ def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
 
 
 def load_line(cell: Why) -> str | None:
-    """The line of Python that loads the first chosen run whose weights are kept, or None.
-
-    It works in any working directory.
-    """
+    """A line of Python, for any working directory, that loads the first chosen run with kept weights."""
     if cell.directory is None:
         return None
     results = Directory(Path(cell.directory))
@@ -153,7 +150,7 @@ def load_line(cell: Why) -> str | None:
 
 
 def show(cell: Why, console: Terminal) -> None:
-    """Print the cell: what is chosen and how, the runs and the mean."""
+    """Print what is chosen and how, the runs, and the mean."""
     tests = "+".join(cell.test_environments)
     metric = cell.metric or "nothing recorded yet"
     console.say(f"{cell.label} on {cell.dataset}, test {tests}, selection {cell.rule}: {metric}")
@@ -170,7 +167,7 @@ def show(cell: Why, console: Terminal) -> None:
     console.say(_mean(cell))
     if line := load_line(cell):
         console.say("The chosen weights are kept; in Python:")
-        console.print(line, soft_wrap=True, markup=False, highlight=False)  # to be typed as it is
+        console.print(line, soft_wrap=True, markup=False, highlight=False)  # to be copied
     states = cell.runs.loc[~cell.runs["state"].isin(COMPLETE), "state"].value_counts()
     if cell.waiting:
         trials = ", ".join(map(str, cell.waiting))
@@ -209,10 +206,10 @@ TRIED_HEADER = ["dataset", "algorithm", "hyperparameter", "default", "tried", "c
 
 
 def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
-    """A table of every varied hyperparameter: the values that draws tried, and the chosen ones.
+    """A table of all varied hyperparameters: their defaults (draw 0), and the tried and chosen values.
 
-    Numbers are `lowest to highest`, and for the chosen runs in brackets after the median; others are lists.
-    The default is that of draw 0. Raises UserError as `choose` does.
+    Numbers are `lowest to highest`, for chosen runs `median (lowest to highest)`; other values are listed.
+    Raises UserError as `choose`.
     """
     rule = rule or usual(frames)
     runs, best = frames.runs, set(choose(frames, rule)["id"])
@@ -246,7 +243,7 @@ def varied(hparams: "pd.Series[Any]") -> list[str]:
 
 
 def text_of(value: Any) -> str:
-    """A hyperparameter's value as tables print it."""
+    """A hyperparameter's value as text."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

@@ -42,7 +42,7 @@ from oodbench.results.parquet import (
     table_of,
 )
 from oodbench.results.provenance import code
-from oodbench.results.run_spec import COMPLETE, SCORE, TRAIN, RunSpec, State
+from oodbench.results.run_spec import COMPLETE, TRAIN, RunSpec, State
 from oodbench.results.stale import DIGESTED, stale_notes
 from oodbench.results.tables import (
     CELL,
@@ -156,28 +156,22 @@ def _each_once(runs: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame,
 
 
 def read_board(board: Path) -> Tables:
-    """The runs of a board, whose `frozen` is true, and their records.
+    """The runs of a board, whose `frozen` is true, and their records; see `Tables.records`.
 
-    The records are those of the chosen steps on the test environments alone; `Tables.scores` has the
-    validation scores. Raises UserError if nothing is frozen yet, and DamagedFile.
+    Raises UserError if nothing is frozen yet, and DamagedFile.
     """
     file = board / RUNS_FILE
     if not file.is_file():
         raise UserError(f"the board {board.name} has {nothing_frozen(board)}")
     runs = runs_frame(read_table(file, RUNS), str(file))
-    values = records_frame([read_table(board / RECORDS_FILE, RECORDS)])
-    runs, values = _each_once(runs, values)
-    is_score = values["split"].eq(SCORE)
-    scores = values[is_score].astype({"id": object, "metric": object})
-    scores = scores.rename(columns={"metric": "rule", "value": "score"})
-    scores = scores[["id", "rule", "step", "score"]].reset_index(drop=True)
+    records = records_frame([read_table(board / RECORDS_FILE, RECORDS)])
+    runs, records = _each_once(runs, records)
     settings = {"selection": read_yaml(board / PROTOCOL_FILE).get("selection")}
     runs = _expanded(runs.assign(error=""), settings).assign(frozen=True, directory=called(board))
-    records = values[~is_score].reset_index(drop=True)
     coming = datasets_to_come(board)
-    brief = f"{counted(len(coming), 'dataset')} not frozen yet."
-    notes = (Note(f"{to_come(coming)}.", brief),) * bool(coming)
-    return Tables(completed(runs), records, scores, notes)
+    count = f"{len(coming)} dataset{'s' * (len(coming) != 1)}"
+    notes = (Note(f"{to_come(coming)}.", f"{count} not frozen yet."),) * bool(coming)
+    return Tables(completed(runs), records, notes)
 
 
 def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Tables:

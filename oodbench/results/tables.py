@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -41,12 +41,19 @@ class Tables:
       `leave_one_out` alone, and makes no cell)."""
     records: Any
     """Evaluations, one per row: the columns `oodbench.results.parquet.RECORDS`; `environment` and `split`
-    are None for the predictor's own; a value that was not finite is NaN. CATEGORIES are categorical."""
-    scores: Any = None
-    """The validation scores of frozen runs, whose other records are not here: `id`, `rule`, `step`,
-    `score`, a row for a run's candidate by a rule. None without such runs."""
+    are None for the predictor's own; a value that was not finite is NaN. CATEGORIES are categorical.
+
+    A frozen run has the records of its chosen steps on the test environments, and its validation scores:
+    records of the split SCORE, whose `metric` is the selection rule."""
     notes: tuple[AnyNote, ...] = ()
     """Sentences on these runs that stand below every table of them."""
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """The validation scores of frozen runs: `id`, `rule`, `step`, `score`."""
+        scores: pd.DataFrame = self.records[self.records["split"] == SCORE]
+        scores = scores.rename(columns={"metric": "rule", "value": "score"})
+        return scores[["id", "rule", "step", "score"]].astype({"id": object, "rule": object})
 
 
 KINDS = ("ceiling", "transductive", "reference")
@@ -190,11 +197,8 @@ def only(
 
 def subset(frames: Tables, runs: pd.DataFrame) -> Tables:
     """The tables, restricted to these runs."""
-    ids, scores = runs["id"], frames.scores
-    if scores is not None:
-        scores = scores[scores["id"].isin(ids)]
-    metrics = records_of(frames.records, ids)
-    return replace(frames, runs=runs.reset_index(drop=True), records=metrics, scores=scores)
+    records = records_of(frames.records, runs["id"])
+    return replace(frames, runs=runs.reset_index(drop=True), records=records)
 
 
 def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
@@ -273,14 +277,9 @@ def tidy(frames: Tables) -> pd.DataFrame:
         values = table[name]
         mixed = values.map(lambda v: isinstance(v, list | tuple | dict)).any()
         table[name] = (values.map(str) if mixed else values).astype("category")
-    records = frames.records
-    if frames.scores is not None:
-        scores = frames.scores.rename(columns={"rule": "metric", "score": "value"})
-        scores = scores.assign(environment=None, split=SCORE, count=1)
-        records = stacked([records, scores.astype(dict.fromkeys(CATEGORIES, "category"))])
-    index_of = pd.Index(runs["id"]).get_indexer(records["id"].cat.categories)
-    wide = table.iloc[index_of[records["id"].cat.codes]].reset_index(drop=True)
-    values = records[RECORDS.names].reset_index(drop=True)
+    values = frames.records[RECORDS.names].reset_index(drop=True)
+    index_of = pd.Index(runs["id"]).get_indexer(values["id"].cat.categories)
+    wide = table.iloc[index_of[values["id"].cat.codes]].reset_index(drop=True)
     columns = [values[["id"]], wide[RUN_COLUMNS], values.drop(columns="id"), wide[list(hparams)]]
     joined: pd.DataFrame = pd.concat(columns, axis=1)
     plain = joined["id"].astype(object).str.partition("@")[0]  # ids of repeated runs: ID@1

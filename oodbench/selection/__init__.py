@@ -20,7 +20,6 @@ from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.tables import CELL, Tables, with_records
 
-Integers = npt.NDArray[np.integer]
 Numbers = npt.NDArray[np.float64]
 
 
@@ -31,12 +30,12 @@ def _check_sentences(rule: type["Rule"]) -> None:
             raise UserError(f"the selection rule {rule.__name__} has no `{name}`: {meaning}")
 
 
-selection_rules: Registry[type["Rule"]] = Registry(
+selection_rules = Registry[type["Rule"]](
     "selection rule", "oodbench.selection.Rule", "oodbench.selection_rules", _check_sentences
 )
 register = selection_rules.add
 USUAL = "train_val"
-"""The rule of a sweep where neither the user, the sweep nor another rule's `is_usual` decides."""
+"""The rule if neither the user nor the sweep names one and no other rule `is_usual`."""
 
 
 class Rule(ABC):
@@ -48,71 +47,71 @@ class Rule(ABC):
     """
 
     summary: ClassVar[str]
-    """The sentence on the rule below a table."""
+    """One sentence, which stands below every table that selects by the rule."""
     needs: ClassVar[str]
-    """The requirement of the rule on a sweep."""
+    """What a sweep must have for the rule, as the end of an error."""
     sees_test: ClassVar[bool] = False
-    """Whether it sees the test environments: no table compares it with others, no board ranks by it."""
+    """Whether the rule sees the test environments: it is not compared with others, and ranks no board."""
     judges_alone: ClassVar[bool] = True
-    """Whether a run's spec and records are enough to judge it; only then can weights be kept by it."""
+    """Whether a run's spec and records are enough to judge it; only such a rule can keep weights."""
     frozen: ClassVar[bool] = False
     """Whether boards freeze the rule's choices."""
     reads_predictions: ClassVar[bool] = False
-    """Whether it reads kept predictions, which takes long: it judges only where it is named."""
+    """Whether the rule reads kept predictions, which takes long: it judges only if a user names it."""
     rows: ClassVar[Collection[str]] = ()
-    """The labels of the rows that the rule cannot work without."""
+    """The labels of the rows that the rule requires."""
 
     def __init__(self, name: str, metric: str | None = None) -> None:
-        """Take `metric`, the metric whose score decides; None: each dataset's main one."""
+        """A rule that judges by `metric`, or by each dataset's main metric."""
         self.name = name
         self.metric = metric
 
     @property
     def sees_attributes(self) -> bool:
-        """Whether it judges by a metric that asks for the examples' attributes."""
+        """Whether the rule's metric reads the examples' attributes."""
         return self.metric is not None and sees_attributes(self.metric)
 
     @property
     def description(self) -> str:
-        """The sentence below a table; it begins with the metric that decides if the dataset has another."""
+        """The `summary`, after the rule's metric if that is not the dataset's own."""
         sight = "; it sees the attributes of these examples" if self.sees_attributes else ""
         return f"{self.metric}, {self.summary}{sight}" if self.metric else self.summary
 
     @abstractmethod
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """The records that decide: rows of `id` (the run that is judged), `source` (the run whose
-        records count; missing if it is not in the sweep), `environment` and `split`.
+        """The records that decide, one per row: `id` (the run that is judged), `source` (the run that
+        has the record; missing if the sweep lacks that run), `environment` and `split`.
 
-        `runs` has a row for each run, with the columns `id`, the fields of `RunSpec` and
-        `training_environments`. Where `judges_alone` is False, it is always the whole sweep, with the
-        other columns of `Tables.runs`, too; else it may be a single run that has not ended.
+        `runs` has one run per row, with the columns `id`, the fields of `RunSpec` and
+        `training_environments`. If `judges_alone` is False, it is the whole sweep with all columns of
+        `Tables.runs`; otherwise it may be a single run that has not ended.
         """
 
     def score(self, values: Numbers, weights: Numbers, higher_is_better: bool) -> Numbers:
-        """The score of runs at each of their recorded steps, (..., steps); NaN is the worst.
+        """The score at each recorded step, (..., steps); NaN is the worst.
 
-        `values` (..., steps, sets) are those of the metric on each row of the evidence, in its order, NaN
-        where it is not recorded; `weights` are each row's share of its environment's examples. The default
-        is the mean over environments, with the same bits in any order of the rows. A step's score may
-        depend on earlier steps, never on later ones: weights are kept while a run is trained.
+        `values` (..., steps, sets) are the metric on each row of the evidence, NaN if not recorded.
+        `weights`, of the same shape, are each row's share of its environment's examples. The default
+        is the mean over environments, with the same bits in any order of rows. A score may depend on
+        earlier steps, but not on later ones, because weights are kept during training.
         """
         ordered = np.sort(values * weights)
         return np.asarray(ordered.cumsum(-1)[..., -1] / weights.sum(-1).round())
 
     def records(self, tables: Tables) -> pd.DataFrame:
-        """The records in which the evidence is looked up; those of the runs, unless a rule adds some."""
+        """The records that contain the evidence: those of the runs, and what a rule adds."""
         records: pd.DataFrame = tables.records
         return records
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
-        """Whether tables of these runs use it where neither the user nor the sweep names a rule."""
+        """Whether the rule is the default for these runs."""
         return False
 
     def evidence_of(
         self, spec: RunSpec, training_environments: Sequence[str]
     ) -> list[tuple[str, str]]:
-        """The environments and splits by which the rule judges a run; none where it cannot."""
+        """The (environment, split) pairs by which the rule judges a run; empty if it cannot."""
         evidence = self._evidence_alone([spec], training_environments)
         return list(zip(evidence["environment"], evidence["split"], strict=True))
 
@@ -138,10 +137,10 @@ EVIDENCE = ("id", "source", "environment", "split")
 
 
 def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
-    """The evidence of a rule.
+    """A rule's evidence.
 
-    Raises UserError if the rule fails, if a column of EVIDENCE is missing, and for a test environment among
-    the evidence of a rule that does not say that it sees them.
+    Raises UserError if the rule fails, if it lacks a column of EVIDENCE, or if it reads a test environment
+    without `sees_test`.
     """
     with blaming(f"selection rule {rule.name}"):
         return _evidence_by(rule, runs)
@@ -176,13 +175,10 @@ def score_by(rule: Rule, values: Numbers, weights: Numbers, higher_is_better: bo
     return scores
 
 
-def shares(counts: Integers, environments: Integers) -> Numbers:
-    """Each count's share of the sum over its environment, which is numbered from 0; both (n,)."""
-    return np.asarray(counts / np.bincount(environments, counts)[environments])
-
-
 def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:
-    """The records on `splits` of the environments that the column `environments` lists."""
+    """Evidence from the `splits` of the environments in the column `environments`, such as
+    `training_environments`.
+    """
     table = runs[["id", "holdout", environments]].explode(environments)
     table = table.rename(columns={environments: "environment"}).dropna(subset=["environment"])
     table = table.assign(source=table["id"]).merge(pd.DataFrame({"split": splits}), how="cross")
@@ -199,9 +195,9 @@ def _frame(
 def require_evidence(
     name: str, specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
 ) -> None:
-    """Raise UserError if the named rule cannot judge any of these runs.
+    """Raise UserError if a rule can judge none of these runs.
 
-    A rule that asks for more than is known before they start is not checked here.
+    Rules that read more than a plan contains are not checked.
     """
     rule = find_rule(name)
     if not {*rule.rows} <= {spec.label for spec in specs}:
@@ -213,21 +209,20 @@ def require_evidence(
 
 
 def unserved(rule: Rule) -> UserError:
-    """The error for a rule that can judge no run of a sweep."""
+    """The error if a rule can judge none of a sweep's runs."""
     return UserError(f"selection {rule.name} needs {rule.needs}, and this sweep has none")
 
 
 def rule_names() -> list[str]:
-    """The rules that records suffice for: those that judge runs alone first, that see tests last."""
+    """The rules that read no predictions: rules that judge runs alone first, test-domain rules last."""
     rules = {n: rule for n, rule in selection_rules.items() if not rule.reads_predictions}
     return sorted(rules, key=lambda n: (rules[n].sees_test, not rules[n].judges_alone, n))
 
 
 def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule:
-    """The rule of that name, or `RULE:METRIC` for one that judges by another recorded metric.
+    """The rule called `name`, which is RULE or RULE:METRIC.
 
-    Raises UserError with the nearest names, and the `plugins` of the sweep, if there is no such rule;
-    `place` is where it was named.
+    Raises UserError for an unknown rule, with the `place` of the name and the sweep's `plugins`.
     """
     base, colon, metric = name.partition(":")
     rule = selection_rules.find(base)
@@ -237,17 +232,13 @@ def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule
 
 
 def sees_test(name: str) -> bool:
-    """Whether a rule, which may end in `:METRIC`, is known to see the test environments."""
+    """Whether a rule (RULE or RULE:METRIC) is registered and sees the test environments."""
     base = name.partition(":")[0]
     return base in selection_rules and selection_rules.get(base).sees_test
 
 
 def usual(tables: Tables) -> str:
-    """The rule that tables use by default.
-
-    It is the one that the sweep names (its key `selection`); else the one that is usual for such runs,
-    as `val_env` where every run holds validation environments out; else `train_val`.
-    """
+    """The default rule: the sweep's `selection`, else the first that `is_usual`, else `train_val`."""
     runs = tables.runs
     named = set(runs["selection"].dropna()) if "selection" in runs else set()
     if len(named) == 1:
@@ -264,7 +255,7 @@ INFERRED = ("inferred 0", "inferred 1")
 
 @register(USUAL)
 class TrainVal(Rule):
-    """The training environments' held-out examples decide."""
+    """Selects on held-out examples of the training environments."""
 
     summary = (
         "mean over the out splits of the training environments; where a shortcut also holds on "
@@ -281,7 +272,7 @@ class TrainVal(Rule):
 
 @register("val_env")
 class ValEnv(Rule):
-    """The validation environments decide."""
+    """Selects on the validation environments."""
 
     summary = "mean over the validation environments (all their examples), which no run trained on"
     needs = "`validation_environments:` (names, or a number of them drawn per trial)"
@@ -289,7 +280,7 @@ class ValEnv(Rule):
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
-        """Whether every run holds validation environments out."""
+        """Whether every run has validation environments."""
         return bool(len(runs) and runs["validation_environments"].map(bool).all())
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
@@ -299,7 +290,7 @@ class ValEnv(Rule):
 
 @register("leave_one_out")
 class LeaveOneOut(Rule):
-    """Runs that also leave out one of the training environments decide."""
+    """Selects by runs that hold out one more environment."""
 
     summary = (
         "mean over the training environments, each scored by the run of the same draw, trial "
@@ -312,7 +303,7 @@ class LeaveOneOut(Rule):
     judges_alone = False
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """For test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
+        """For the test set {T}: the `in` split of v in the run that holds out {T, v}, for each v."""
         same = ["dataset_label", "label", "draw", "trial", "test", "environment"]
         runs = runs[["id", *same[:4], "test_environments", "training_environments"]]
         sizes = runs["test_environments"].map(len)
@@ -330,10 +321,10 @@ class LeaveOneOut(Rule):
 
 @register("worst_inferred")
 class WorstInferred(Rule):
-    """The worse of two environments decides, which ERM's last predictions infer (arXiv:2410.05345).
+    """Selects by the worse of two environments inferred from ERM's last predictions (arXiv:2410.05345).
 
-    One has the mistakes of ERM's lowest draw, and the other the rest; an empty one has all examples. Of
-    two classes these are the environments with the largest penalty of EIIL (arXiv:2010.07249).
+    They are the mistakes of ERM's lowest draw, and the rest; an empty one is replaced by all examples. For
+    two classes, this partition maximizes the penalty of EIIL (arXiv:2010.07249).
     """
 
     summary = (
@@ -345,7 +336,7 @@ class WorstInferred(Rule):
     rows = ("ERM",)
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Both inferred environments, of ended runs; `erm` is the run that infers."""
+        """Both inferred environments for every ended run; `erm` is the run that infers them."""
         ended = runs["state"].isin(COMPLETE) & ~runs["frozen"].eq(True) & (runs["holdout"] > 0)
         runs = runs.assign(source=runs["id"], split="out")[ended & (runs["metric"] == "accuracy")]
         same = [name for name in CELL if name != "label"]
@@ -359,7 +350,7 @@ class WorstInferred(Rule):
         return np.asarray(values.min(-1))
 
     def records(self, tables: Tables) -> pd.DataFrame:
-        """The runs' records, and their accuracies in both environments."""
+        """The runs' records, and their accuracies on both inferred environments."""
         read, found = predictions_of_runs(tables.runs), list[tuple[object, ...]]()
         judged: Any = self.evidence(tables.runs).drop_duplicates("id")
         steps = tables.records.groupby("id", observed=True)["step"].unique()
@@ -378,7 +369,7 @@ class WorstInferred(Rule):
 
 @register("oracle")
 class Oracle(Rule):
-    """The test environments decide."""
+    """Selects on the test environments."""
 
     summary = (
         "mean over the out splits of the test environments, which no other rule sees: not "

@@ -1,11 +1,9 @@
 """From records to the chosen (run, step) of every cell, by rules that see only what they may.
 
-A cell is one trial of one row of a table with one test set; its candidates are its runs (one per
-hparam draw) at every recorded step. A rule names the records by which a run may be judged, its
-evidence, and scores the run by them; all other records are dropped before. Draws that tie are
-averaged in tables, and the first is the chosen one. How the rules of DomainBed differ
-(arXiv:2007.01434, section 3 and its code): the last draw wins a tie, and its oracle sees a run's
-last step only.
+A cell is one trial of one row of a table on one test set. Its candidates are its runs (one per draw) at
+every recorded step. A rule scores a run by its evidence, the only records that the rule gets. Tables
+average draws that tie; the first of them is the chosen one. DomainBed's rules differ (arXiv:2007.01434,
+section 3, and its code): the last draw wins a tie, and the oracle sees a run's last step only.
 """
 
 from collections.abc import Collection, Iterable
@@ -27,13 +25,11 @@ from oodbench.results.run_spec import COMPLETE, SCORE
 from oodbench.results.tables import CELL, KINDS, Tables, plugins_of, subset
 from oodbench.selection import (
     EVIDENCE,
-    Numbers,
     Rule,
     evidence_by,
     find_rule,
     rule_names,
     score_by,
-    shares,
     unserved,
     usual,
 )
@@ -43,32 +39,31 @@ Booleans = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a rule chooses among the runs of a sweep; every table, page and figure is made from it."""
+    """What a rule chooses among the runs of a sweep: the basis of every table, page and figure."""
 
     tables: Tables
     rule: str
     runs: pd.DataFrame
-    """The runs; transductive and reference rows count as methods on datasets without other rows."""
+    """The runs; on a dataset without other rows, transductive and reference rows count as methods."""
     candidates: pd.DataFrame
-    """Every step of every run that can be judged, the best first: CELL, `id`, `draw`, `step`, `score` (the
-    rule's metric, else the dataset's main one), `complete`.
+    """Every step of every judged run, the best first: CELL, `id`, `draw`, `step`, `score` (of the rule's
+    metric, else of the dataset's), `complete`.
 
-    Ties go to the lowest draw, then to the earliest step; NaN is the worst score. A run can be judged when
-    it and all runs that judge it have ended; its cell is complete, and only then chosen from, when all
-    of its runs can be."""
+    Ties go to the lowest draw, then to the earliest step; NaN is the worst score. A run can be judged once
+    it has ended, and all runs of its evidence. A cell is `complete`, and has a choice, once all of its runs
+    can be judged."""
 
     @cached_property
     def tied(self) -> pd.DataFrame:
-        """Every run that has the best score of its complete cell, at the run's first step with it.
+        """Every run with the best score of its complete cell, at the run's first step with that score.
 
-        CELL, `id`, `draw`, `step`, `score`, and the run's `weight` in the mean over the cell's ties, which
-        tables show.
+        CELL, `id`, `draw`, `step`, `score`, and the run's `weight` in the mean over ties that tables show.
         """
         best = self.candidates[self.candidates["complete"]].drop(columns="complete")
         best = best.drop_duplicates("id", ignore_index=True)
         cell = best.groupby(CELL).ngroup()
         is_best = best["score"] == best.groupby(cell)["score"].transform("first")
-        kept = is_best | ~cell.duplicated()  # a NaN is equal to nothing
+        kept = is_best | ~cell.duplicated()  # NaN is not equal to itself
         cell = cell[kept].sort_values(kind="stable")
         weight = 1 / cell.groupby(cell).transform("size")
         return best.loc[cell.index].assign(weight=weight).reset_index(drop=True)
@@ -80,7 +75,7 @@ class Chosen:
 
     @cached_property
     def places(self) -> pd.DataFrame:
-        """A run of each cell, in the sweep's order, with the constant answer if any of its runs has it."""
+        """One run of each cell, in the sweep's order: the first with a constant answer, if any has one."""
         runs = self.runs[~self.runs["helper"]]
         columns = [*CELL, *KINDS, "constant"]
         known = runs["constant"].notna().to_numpy()
@@ -96,9 +91,9 @@ class Chosen:
 
 
 def judge(tables: Tables, rule: str | None = None) -> Chosen:
-    """Judge the runs by a rule, the `usual` one if none is given.
+    """What a rule, the `usual` one by default, chooses among the runs.
 
-    Raises UserError for an unknown rule, and if the sweep cannot serve it.
+    Raises UserError for an unknown rule, and if the rule can judge no run.
     """
     name, runs = rule or usual(tables), tables.runs
     marked = [kind for kind in KINDS if kind != "ceiling" and runs[kind].any()]
@@ -111,7 +106,7 @@ def judge(tables: Tables, rule: str | None = None) -> Chosen:
 
 
 def judge_by_all(tables: Tables, names: Iterable[str]) -> dict[str, Chosen]:
-    """Judge the runs by each of these rules; rules that the sweep cannot serve are left out."""
+    """What each of these rules chooses; rules that can judge no run are left out."""
     found = {}
     for name in names:
         with suppress(UserError):
@@ -125,14 +120,14 @@ def choose(tables: Tables, rule: str | None = None) -> pd.DataFrame:
 
 
 def unchosen_predictions(results: Directory) -> list[Path]:
-    """The files of kept predictions that no rule chooses; none before all runs have ended."""
+    """The files of kept predictions at steps that no rule chooses; empty until all runs have ended."""
     files = list(results.path.glob("kept/*/predictions/*.npz"))
     tables = read_results(results) if files else None
     if tables is None or not tables.runs["state"].isin(COMPLETE).all():
         return []
     shown: set[tuple[str, str]] = set()
     for chosen in judge_by_all(tables, [*rule_names(), usual(tables)]).values():
-        ids = chosen.tied["id"].str.partition("@")[0]  # of a run in several rows
+        ids = chosen.tied["id"].str.partition("@")[0]  # ID@1 is a run's second row
         shown |= {*zip(ids, chosen.tied["step"].map(str), strict=True)}
         shown |= {(run_id, "examples") for run_id in ids}
     return [file for file in files if (file.parent.parent.name, file.stem) not in shown]
@@ -171,21 +166,17 @@ def _higher_is_better(runs: pd.DataFrame) -> Booleans:
 
 
 def _frozen(tables: Tables, rule: str, runs: pd.DataFrame) -> tuple[Booleans, pd.DataFrame]:
-    """Whether each run has records of its own to be judged by; the frozen scores of the others."""
-    scores = tables.scores
-    if scores is None:
-        empty = pd.DataFrame({"run": np.empty(0, np.int64), "step": 0, "score": 0.0})
-        return np.ones(len(runs), dtype=bool), empty
-    scores = scores[scores["rule"] == rule]
+    """Whether each run is judged by its records here; and the frozen scores of the other runs."""
+    scores = tables.scores[tables.scores["rule"] == rule]
     run = pd.Index(runs["id"]).get_indexer(pd.Index(scores["id"]))
-    table = pd.DataFrame({"run": run, "step": scores["step"], "score": scores["score"]})
+    table = scores[["step", "score"]].assign(run=run)
     return ~runs["frozen"].eq(True).to_numpy(), table[run >= 0]
 
 
 def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFrame) -> pd.DataFrame:
-    """The evidence of the live runs with the metric of each; raises UserError if no run can be judged.
+    """The evidence of the live runs, with each run's metric; raises UserError if no run can be judged.
 
-    A board has judged its runs by its own rules, and they are asked for evidence only by others.
+    Frozen runs have scores by the board's rules; only other rules read their evidence.
     """
     if not live.any():
         if frozen.empty:
@@ -205,7 +196,7 @@ def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFra
 def _ready(
     runs: pd.DataFrame, evidence: pd.DataFrame, live: Booleans, frozen: pd.DataFrame
 ) -> Booleans:
-    """Whether each run can be judged: it has evidence, and it and all runs that it asks have ended."""
+    """Whether each run can be judged: the run has evidence, and it and its evidence's runs have ended."""
     judged = np.zeros(len(runs), dtype=bool)
     judged[frozen["run"]] = True
     ended = runs["state"].isin(COMPLETE).to_numpy() & (live | judged)
@@ -217,9 +208,9 @@ def _ready(
 
 
 def _judged_by(metric: str, tables: Tables, runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs with another metric by which they are judged.
+    """The runs with `metric` as their own.
 
-    Raises UserError for a dataset that did not record it, and as `known_direction` does.
+    Raises UserError for a dataset whose runs did not record it, and as `known_direction`.
     """
     records = tables.records[tables.records["split"] != SCORE]
     recorded = records.loc[records["metric"] == metric, "id"].unique()
@@ -244,16 +235,16 @@ def _scores(
     steps = _steps(records, ids).merge(evidence.groupby("run").size().rename("sets"), on="run")
     steps = steps.sort_values(["run", "step"], ignore_index=True)
     steps["count"] = steps.groupby("run")["step"].transform("size")
-    steps["end"] = steps["sets"].cumsum()
     steps["higher"] = _higher_is_better(runs)[steps["run"]]
-    seen = _seen(records, evidence)
-    _require_records(rule, runs, records, evidence, seen)
-    values, weights = _laid_out(steps, seen)
+    table = _seen(steps, records, evidence)
+    _require_records(rule, runs, records, evidence, table.dropna(subset=["count"]))
     scores = np.empty(len(steps))
+    starts = steps["sets"].cumsum() - steps["sets"]
     shapes: Any = steps.groupby(["count", "sets", "higher"])
     for (count, sets, higher), alike in shapes:
-        place = alike["end"].to_numpy().reshape(-1, count, 1) - np.arange(sets, 0, -1)
-        scores[alike.index] = score_by(rule, values[place], weights[place], higher).ravel()
+        rows = (starts[alike.index].to_numpy()[:, None] + np.arange(sets)).reshape(-1, count, sets)
+        values, weights = (table[name].to_numpy()[rows] for name in ("value", "weight"))
+        scores[alike.index] = score_by(rule, values, weights, higher).ravel()
     return steps[["run", "step"]].assign(score=scores)
 
 
@@ -263,17 +254,26 @@ def _steps(records: pd.DataFrame, ids: "pd.Index[str]") -> pd.DataFrame:
     return steps[(steps != steps.shift()).any(axis=1)].drop_duplicates()
 
 
-def _seen(records: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
-    """The records of the evidence, where `set` numbers those of a run at a step."""
-    asked, codes = evidence[["run"]].assign(set=evidence.groupby("run").cumcount()), {}
+def _seen(steps: pd.DataFrame, records: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
+    """`run`, `value`, `count` and `weight` of each row of the evidence at each step; NaN if not
+    recorded.
+    """
+    asked, codes = evidence[["run"]].copy(), {}
     for name in ("id", "environment", "split", "metric"):
-        column = evidence["source" if name == "id" else name]
-        asked[name] = records[name].cat.categories.get_indexer(pd.Index(column))
+        column = pd.Index(evidence["source" if name == "id" else name])
+        asked[name] = records[name].cat.categories.get_indexer(column)
         codes[name] = records[name].cat.codes.to_numpy()
-    asked = asked[(asked[[*codes]] >= 0).all(axis=1)]
-    useful = [np.isin(codes[n], asked[n].unique()) for n in ("environment", "split", "metric")]
+    useful = [
+        np.isin(codes[n], asked.loc[asked[n] >= 0, n]) for n in ("environment", "split", "metric")
+    ]
     found = records[["step", "value", "count"]].assign(**codes)[np.logical_and.reduce(useful)]
-    return found.merge(asked, on=[*codes])
+    # a run that has not ended may have lines twice, each of which would weigh half
+    found = found.drop_duplicates([*codes, "step"], keep="last")
+    table = (
+        steps[["run", "step"]].merge(asked, on="run").merge(found, on=[*codes, "step"], how="left")
+    )
+    of_environment = table.groupby(["run", "step", "environment"])["count"].transform("sum")
+    return table.assign(weight=(table["count"] / of_environment).fillna(1.0))
 
 
 def _require_records(
@@ -295,16 +295,3 @@ def _require_records(
             f"selection rule {rule.name}: the runs of {labels[dataset[first['run']]]} have no record of "
             f"its evidence, such as the split '{first['split']}' of '{first['environment']}'"
         )
-
-
-def _laid_out(steps: pd.DataFrame, seen: pd.DataFrame) -> tuple[Numbers, Numbers]:
-    seen = seen.merge(steps[["run", "step", "sets", "end"]], on=["run", "step"])
-    # a run that has not ended may have lines twice, each of which would weigh half
-    seen = seen.drop_duplicates(["end", "set"], keep="last")
-    place = seen["end"] - seen["sets"] + seen["set"]
-    environment = seen.groupby(["end", "environment"], sort=False).ngroup()
-    values = np.full(int(steps["sets"].sum()), np.nan)
-    weights = np.ones(len(values))
-    values[place] = seen["value"]
-    weights[place] = shares(seen["count"].to_numpy(), environment.to_numpy())
-    return values, weights

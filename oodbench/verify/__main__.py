@@ -85,7 +85,7 @@ def verify(
 
 
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
-    """Our numbers for an experiment with their provenance; its sweeps' results are read from `out`."""
+    """Our numbers for an experiment, from its sweeps' results in `out`, with provenance."""
     started = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
     frames: Mapping[str, Tables] = {name: read_results(Directory(out / name)) for name in started}
     values = our_values(experiment, frames, trials or experiment.trials)
@@ -93,7 +93,9 @@ def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
 
 
 def our_values(experiment: Experiment, frames: Mapping[str, Tables], trials: int) -> Values:
-    """Our values by `Target.key`, from sweeps' results or a computation, for the targets that have any."""
+    """Our values by `Target.key`, from sweeps' results or a computation; targets without any are left
+    out.
+    """
     computed: Values = {}
     if experiment.compute is not None:
         from oodbench.verify.computations import COMPUTATIONS  # imports torch
@@ -109,7 +111,7 @@ def our_values(experiment: Experiment, frames: Mapping[str, Tables], trials: int
             continue
         else:
             found = computed[target.row]
-        # to 10 digits, as the last bits differ between machines
+        # to 10 digits, because the last bits differ between machines
         values[target.key] = [float(f"{target.scale * value:.10g}") for value in found]
     return values
 
@@ -145,7 +147,7 @@ def _is_possible(experiment: Experiment, data_dir: Path | None, *, leave_out: bo
 
 
 def _train(experiment: Experiment, trials: int | None, options: LaunchOptions) -> bool:
-    """Whether all runs of the experiment's sweeps have results now."""
+    """Train an experiment's sweeps; returns whether all runs have results."""
     settings = [] if trials is None else [f"trials={trials}"]
     kept = replace(options, keep_predictions=experiment.keep_predictions)
     counts = [

@@ -25,8 +25,7 @@ class Measured(BaseModel):
 def read_values(target: Target, frames: Tables) -> list[float]:
     """The value of each trial whose runs have all ended, in order of trials; NaN if a run diverged.
 
-    Raises UserError if the sweep has no such row, environment or metric, or if the selection does not
-    apply.
+    Raises UserError if the sweep lacks the row, environment or metric, or if the selection does not apply.
     """
     runs = _runs(target, frames)
     chosen = _chosen(target, frames, runs)
@@ -44,10 +43,9 @@ def read_values(target: Target, frames: Tables) -> list[float]:
 def recorded_values(
     frames: Tables, runs: pd.DataFrame, metric: str, named: str | None, split: str
 ) -> pd.DataFrame:
-    """The records of a metric for some runs: columns `id`, `step`, `environment`, `value`.
+    """The records of a metric for some runs: `id`, `step`, `environment`, `value`.
 
-    `named` is `Target.environment`. The last values of a diverged run are NaN, as its last accuracy says
-    nothing.
+    `named` is `Target.environment`. The last values of a diverged run are NaN, because they mean nothing.
     """
     metrics = frames.records[frames.records["metric"] == metric]
     names = runs[["id", "training_environments", "test_environments"]]

@@ -1,7 +1,7 @@
 """Targets: the numbers that papers printed, as validated data.
 
-oodbench/verify/papers/<experiment>.yaml describes one experiment: the printed numbers, the sweeps or the
-computation that give ours, and how ours are read from them.
+Each file oodbench/verify/papers/<experiment>.yaml has the printed numbers of one experiment, the sweeps
+or the computation behind ours, and how ours are read from the results.
 """
 
 import math
@@ -32,21 +32,20 @@ ErrorKind = Literal[
     "at most",
 ]
 SPREADS = ("std", "population std", "population stderr")
-"""Errors that become a standard error only with the number of trials."""
+"""Errors that need the number of trials to become standard errors."""
 LAST = "last"
 """A selection: the last step."""
 ORACLE_LAST = "oracle_last"
-"""A selection, the oracle of arXiv:2007.01434: the draw that is best on the test environment at the last
-step."""
+"""A selection: the draw that is best on the test environment at the last step (arXiv:2007.01434)."""
 
 
 class Target(BaseModel):
-    """A printed number, how the source computed it, and how to read ours."""
+    """A printed number, how the source computed it, and how ours is read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sweep: str = ""
-    """The sweep that gives our values; by default the experiment's only sweep."""
+    """The sweep of our values; by default the experiment's only sweep."""
     environment: str | None = None
     """A name, `training` or `test` (the mean over these environments), or None for a metric of the
     predictor itself."""
@@ -59,20 +58,20 @@ class Target(BaseModel):
     row: str
     """The algorithm's label in the sweep, or the key of our number in the computation's values."""
     dataset: str | None = None
-    """The dataset's name in tables, if the sweep has several; the file may give its short name."""
+    """The dataset's label, if the sweep has several; the file may give a short name."""
     test_environments: tuple[str, ...] | None = None
-    """The run's test environments; None: the mean over all sets of test environments of the dataset."""
+    """The run's test environments; None means the mean over all test sets of the dataset."""
     selection: str = LAST
     """How our number is chosen: `last`, `oracle_last` or a selection rule."""
     step: int | None = None
-    """The step at which `last` reads; None: the run's last step."""
+    """The step for `last`; None means the run's last step."""
     value: float
     error: float = Field(default=0.0, ge=0)
     error_is: ErrorKind = "none"
-    """What the source prints after ±. If nothing: `one run` is assumed to vary like our runs; `constant`
-    means that all repetitions gave the value; `tolerance`, that the value is exact and ours may differ by
-    `error` (with `trials`, only that number of our trials has a verdict); `at least`, `at most`, that it is
-    a bound."""
+    """What the source prints after ±. If it prints nothing: `one run` is assumed to vary like our runs;
+    `constant`: all repetitions gave the value; `tolerance`: the value is exact and ours may differ by
+    `error` (with `trials`, only that number of our trials gets a verdict); `at least`, `at most`: a
+    bound."""
     trials: int | None = Field(default=None, ge=1)
     """The number of repetitions behind the source's error."""
     source_selection: str = ""
@@ -80,7 +79,7 @@ class Target(BaseModel):
     tuned_on_test: bool = False
     """Whether the authors chose hyperparameters by the printed number."""
     reproducible: bool = True
-    """Whether missing the target is an error; if False, `note` says why not."""
+    """Whether missing the target is an error; if not, `note` says why."""
     note: str = ""
 
     @model_validator(mode="after")
@@ -108,7 +107,7 @@ class Target(BaseModel):
 
     @property
     def allowed(self) -> tuple[float, float] | None:
-        """The least and the greatest difference of ours that agrees; None if its standard error decides."""
+        """The least and greatest difference of ours that agrees; None if standard errors decide."""
         return {
             "tolerance": (-self.error, self.error),
             "at least": (0.0, math.inf),
@@ -125,7 +124,7 @@ class Target(BaseModel):
 
 
 class Experiment(BaseModel):
-    """The numbers that a paper printed, and the sweeps or the computation that give ours."""
+    """A paper's printed numbers, and the sweeps or the computation behind ours."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -143,7 +142,7 @@ class Experiment(BaseModel):
     compute: str | None = None
     """The name of a computation in `oodbench.verify.computations`."""
     trials: int = Field(default=10, ge=1)
-    """The number of trials of the computation, without `--trials`."""
+    """The default number of trials of the computation."""
     about: str
     """What the paper did and what we do, in Markdown."""
     deviations: tuple[str, ...] = ()

@@ -25,7 +25,7 @@ class Comparison:
 
     target: Target
     values: tuple[float, ...]
-    """Our value of each trial, in the source's unit."""
+    """Our value in each trial, in the source's unit."""
 
     @property
     def mean(self) -> float:
@@ -34,7 +34,7 @@ class Comparison:
 
     @property
     def stderr(self) -> float:
-        """The standard error of our mean over trials; NaN for fewer than two trials."""
+        """The standard error of our mean; NaN for fewer than two trials."""
         return mean_and_error(self.values)[1]
 
     @property
@@ -51,9 +51,9 @@ class Comparison:
     def z(self) -> float:
         """The difference in standard errors; NaN if it has no standard error.
 
-        If all the source's repetitions gave the same value, z is the normal deviate of Fisher's exact test
-        on the number of values that differ from it: some of ours, and none of the source's. A single trial
-        of ours is assumed to vary like the source's repetitions.
+        If all of the source's repetitions gave one value, z is the normal deviate of Fisher's exact test on
+        how many of ours differ from it. A single trial of ours is assumed to vary like the source's
+        repetitions.
         """
         target, n = self.target, len(self.values)
         if self.diverged or target.allowed is not None:
@@ -87,7 +87,7 @@ class Comparison:
 
     @property
     def missed(self) -> bool:
-        """Whether the target is marked as reproducible, and ours contradicts it or is missing."""
+        """Whether the target is reproducible, but ours contradicts it or is missing."""
         return self.target.reproducible and (self.off is True or not self.values)
 
     @property

@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else: no network, no second file, no server.
+"""The report as one HTML file that needs no network, no second file and no server.
 
-The numbers are in the page as JSON, a tree of plain values, and the script in assets/ draws them. Rows and
-datasets of the tree are given by their positions in `rows` and `datasets`.
+The page contains the numbers as JSON, which the script in assets/ draws. In this tree of plain values,
+rows and datasets are given by their indices in `rows` and `datasets`.
 """
 
 import base64
@@ -20,20 +20,10 @@ from oodbench.files import write_whole
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import METHOD, over_ties, test_values
 from oodbench.report.comparison import gain_cell
-from oodbench.report.gaps import (
-    BASELINE,
-    GROUPS,
-    Gaps,
-    bounded_mean,
-    losses,
-    lost_to_oracle,
-)
+from oodbench.report.gaps import BASELINE, GROUPS, Gaps, bounded_mean, losses, lost_to_oracle
 from oodbench.report.html.views import Numbers, short_number, views
 from oodbench.report.numbers import gain, place, share, unit_of_gains, with_unit
-from oodbench.report.statistics import (
-    Difference,
-    kendall,
-)
+from oodbench.report.statistics import Difference, kendall
 from oodbench.report.tables.leaderboard import Leaderboard
 from oodbench.report.tables.remarks import number_of_trials
 from oodbench.report.tables.sheet import value_cell
@@ -48,9 +38,9 @@ POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
-"""The content policy: the browser may use this script and this style, and load nothing."""
+"""The content policy: the browser may use only this script and this style, and load nothing."""
 FLOORS = (-0.5, -2.0, -5.0)
-"""Other bounds of a share than the usual one, to see what changes with them."""
+"""Lower bounds of a share, tried in place of the usual one."""
 
 
 def write(tables: Tables, out: Path) -> None:
@@ -74,7 +64,7 @@ def render(tree: dict[str, Any]) -> str:
 
 
 def embedded(tree: dict[str, Any]) -> str:
-    """Compact JSON that no HTML parser takes for markup: every `<` is written as an escape."""
+    """Compact JSON without `<`, so that no HTML parser finds markup in it."""
     text = json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return printable_json(text).replace("<", "\\u003c")
 
@@ -84,9 +74,9 @@ def _checksum(text: str) -> str:
 
 
 def contents(tables: Tables) -> dict[str, Any]:
-    """Everything on the page of these runs: gains are over ERM, where it is a row.
+    """Everything on the page of these runs; gains are over ERM, if it is a row.
 
-    Raises UserError if no run is planned, and if no rule that the runs name is known.
+    Raises UserError if no run is planned, or if the sweep's rule is unknown.
     """
     runs, usual_rule = tables.runs, usual(tables)
     labels, datasets = ([str(x) for x in runs[c].unique()] for c in ("label", "dataset_label"))
@@ -167,8 +157,8 @@ def _asked(board: Leaderboard) -> str:
 
 
 def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
-    """Chosen runs by dataset and label: test sets if several, how many draws tie if some do, trials,
-    draws, steps, scores, values.
+    """Chosen runs by dataset and label: test sets (if several), numbers of draws that tie (if any do),
+    trials, draws, steps, scores, values.
     """
     by_rule = one.board.chosen
     ties = by_rule.tied.groupby(CELL, sort=False).size().rename("ties")
@@ -189,7 +179,7 @@ def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
 def _cells(
     one: Numbers, dataset: str, labels: Sequence[str], chosen: Mapping[Any, Any]
 ) -> list[Any]:
-    """For each label value, share of the gap, gain, colour, sign, facts and chosen runs, or None."""
+    """For each label: value, share of the gap, gain, colour, sign, facts and chosen runs, or None."""
     if dataset not in one.means:
         return [None] * len(labels)
     known = one.gaps.all_shares if one.gaps else pd.DataFrame()
@@ -239,7 +229,7 @@ def _environments(frame: pd.DataFrame, dataset: str, labels: Sequence[str]) -> l
 
 
 def _tables(gaps: Mapping[str, Gaps], rule: str) -> list[dict[str, Any]]:
-    """The folded tables, which do not depend on the rule that is shown."""
+    """The folded tables, which are the same for all rules."""
     shown = [selection_costs(gaps, rule)] if rule in losses(gaps) else []
     if rule in gaps and len(gaps[rule].shares) > 1:
         shown.append(orders(gaps, rule))
@@ -247,7 +237,7 @@ def _tables(gaps: Mapping[str, Gaps], rule: str) -> list[dict[str, Any]]:
 
 
 def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
-    """The clause on what rows lose to the oracle by each other rule; empty without an oracle."""
+    """What rows lose to the oracle by each other rule, as a clause; empty without an oracle."""
     most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
     texts: list[str] = []
     for rule, loss in losses(by_rule).items():
@@ -258,7 +248,7 @@ def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
 
 
 def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> dict[str, Any]:
-    """What each row loses to the oracle by a rule, and on average by the others."""
+    """What each row loses to the oracle: by a rule on each dataset, and by all rules on average."""
     lost = lost_to_oracle(by_rule)
     means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
     table = pd.DataFrame(means).join(lost[rule])
@@ -273,7 +263,7 @@ def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> dict[str, Any]:
 
 
 def orders(by_rule: Mapping[str, Gaps], rule: str) -> dict[str, Any]:
-    """What changes the order of the rows that have a place by a rule."""
+    """How the order of rows by a rule changes with datasets, bounds and rules."""
     one = by_rule[rule]
     usual = one.shares[one.means.index]
     parts = {f"without {dataset}": usual.drop(dataset) for dataset in usual.index}

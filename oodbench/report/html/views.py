@@ -1,4 +1,4 @@
-"""What the page shows of a dataset or of a group of them: rows, their picture and what they find."""
+"""The page's views of a dataset or of several: rows, a picture of them, and the finding."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,21 +11,9 @@ from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import CEILING, METHOD, TRANSDUCTIVE, scores
 from oodbench.report.comparison import OVERALL, gain_cell, gains, left_by_holm
-from oodbench.report.gaps import (
-    ALL,
-    BASELINE,
-    GROUPS,
-    Gaps,
-    gaps_of,
-    share_cells,
-)
+from oodbench.report.gaps import ALL, BASELINE, GROUPS, Gaps, gaps_of, share_cells
 from oodbench.report.numbers import count, gain, scale, unit_of_gains
-from oodbench.report.statistics import (
-    block_table,
-    half_width,
-    mean_ranks,
-    significant,
-)
+from oodbench.report.statistics import block_table, half_width, mean_ranks, significant
 from oodbench.report.tables.leaderboard import Leaderboard, is_mean
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import Tables, subset
@@ -34,23 +22,19 @@ from oodbench.terminal import counted
 
 BY = "by a 95 % interval"
 """How rows are compared over several datasets."""
-
-
 SHOWN = 10
-"""The number of best rows whose intervals the picture's axis spans."""
-
-
+"""The number of best rows whose intervals fit on the picture's axis."""
 TICKS = 5
-"""About how many ticks an axis has."""
+"""The approximate number of ticks of an axis."""
 
 
 class Numbers:
-    """The numbers of a page by one selection rule, on the datasets that serve it."""
+    """The numbers of a page by one selection rule, on the datasets that the rule can judge."""
 
     def __init__(self, tables: Tables, rule: str) -> None:
-        """Raises UserError if no dataset serves the rule."""
-        if tables.scores is not None:
-            ids = tables.scores.loc[tables.scores["rule"] == rule, "id"]
+        """Raises UserError if there is no such dataset."""
+        if len(frozen := tables.scores):
+            ids = frozen.loc[frozen["rule"] == rule, "id"]
             serving = tables.runs.loc[tables.runs["id"].isin(ids), "dataset_label"].unique()
             tables = subset(tables, tables.runs[tables.runs["dataset_label"].isin(serving)])
         if tables.runs.empty:
@@ -74,18 +58,18 @@ class Numbers:
             for d in rows.values()
         }
         self.signs = dict(zip(tests, significant([*tests.values()]), strict=True))
-        """1 for a gain and -1 for a loss, else 0: after Holm's correction over all datasets and rows, or
-        by the interval over several datasets."""
+        """1 for a gain, -1 for a loss, else 0: after Holm's correction over all datasets and rows; over
+        several datasets by the interval."""
         for d in self.gains.get(OVERALL, {}).values():
             self.signs[OVERALL, d.label] = int(d.gain.low > 0) - int(d.gain.high < 0)
 
     def higher(self, dataset: str) -> bool:
-        """Whether a higher value is better."""
+        """Whether higher is better on a dataset."""
         return self.board.higher.get(self.metrics[dataset], True)
 
 
 class Row(NamedTuple):
-    """A row of a view: its number in the picture with an interval (NaN without), and its texts."""
+    """A row of a view: the number in the picture, its interval (NaN if none), and the texts."""
 
     label: str
     mean: float
@@ -96,11 +80,11 @@ class Row(NamedTuple):
 
 
 def _view(rows: Sequence[Row], marks: Mapping[str, float], **about: Any) -> dict[str, Any]:
-    """A table and a picture of some datasets as plain values.
+    """A table and its picture as plain values.
 
-    `marks` are lines in the picture, such as the baseline at 0. `about` are the view's `name`, `datasets`,
-    `picture` (its title), `finding` (the sentence above), `note` (those below) and `head`, which titles the
-    texts; the first of these is the number in the picture.
+    `marks` are lines in the picture, such as the baseline at 0. `about` has the view's `name`,
+    `datasets`, `picture` (the title), `finding` (the sentence above), `note` (the sentences below) and
+    `head` (the titles of the texts, the first of which is the number in the picture).
     """
     drawn = [row for row in rows if row.ranked][:SHOWN]
     ends = [v for row in drawn for v in (row.low, row.mean, row.high)]
@@ -114,9 +98,9 @@ def _view(rows: Sequence[Row], marks: Mapping[str, float], **about: Any) -> dict
 
 
 def views(one: Numbers, others: Sequence[Gaps] = ()) -> list[dict[str, Any]]:
-    """The presets of a page: all datasets, groups of them, and each dataset alone.
+    """The views of a page: all datasets, groups of datasets, each dataset.
 
-    Further columns show the mean shares by `others`, the gaps under other rules.
+    `others`, the gaps by other rules, add columns with their mean shares.
     """
     datasets, several = list(one.means), list[dict[str, Any]]()
     if len(datasets) > 1 and one.gaps is not None:
@@ -276,5 +260,5 @@ def _axis(values: Iterable[float]) -> list[Any]:
 
 
 def short_number(value: float) -> float | None:
-    """Four digits of a number, for the page's file; None if it is not finite."""
+    """A number to four digits; None if it is not finite."""
     return float(f"{value:.4g}") if math.isfinite(value) else None

@@ -1,7 +1,4 @@
-"""Tables, and how they are printed: for a terminal, a web page, a paper or a program.
-
-The numbers behind the cells are in the frame of a sheet.
-"""
+"""Tables and their formats: terminal, notebook, Markdown, LaTeX, CSV, JSON."""
 
 import json
 import math
@@ -21,52 +18,52 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Marks = set[tuple[int, int]]
-"""(row, column) of some cells."""
+"""Cells as (row, column)."""
 Styles = dict[tuple[int, int], str]
-"""How the text of some cells is shown, by (row, column)."""
+"""The style of cells by (row, column)."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A table, and which of its cells are marked."""
+    """A table with marked cells."""
 
     title: str
     header: Sequence[str]
     cells: Sequence[Sequence[Cell]]
-    """The rows; `-` for a number that is missing."""
+    """The rows; `-` for a missing number."""
     ranked: int
-    """The number of ranked rows: the complete ones, which stand first, the best at the top."""
+    """The number of ranked (complete) rows, which come first, the best at the top."""
     best: Marks = field(default_factory=set)
     near: Marks = field(default_factory=set)
-    """The values no further from a best one than its standard error."""
+    """Values within a standard error of a best one."""
     second: Marks = field(default_factory=set)
-    """The runners-up, which papers underline."""
+    """Runners-up, which papers underline."""
     grey: int = 0
-    """The number of last rows that are not methods."""
+    """The number of rows that are not methods, which come last."""
     keys: int = 1
-    """The number of first columns that name a row."""
+    """The number of columns that name a row, which come first."""
     fits: Collection[int] = ()
-    """The columns that a screen keeps of a long table."""
+    """The columns of the short form for a screen."""
     explains_bold: bool = False
-    """Whether the title says what is bold; elsewhere it is the best value."""
+    """Whether the title says what is bold; by default it is the best value."""
 
     @property
     def rows(self) -> list[list[str]]:
-        """The texts of the cells."""
+        """The cells as texts."""
         return [[str(cell) for cell in row] for row in self.cells]
 
     def styles(self, best: str, underlined: str, grey: str, in_paper: bool = False) -> Styles:
-        """The style of each cell that has one: papers underline the runners-up, others what is near."""
-        places = dict.fromkeys(self.second if in_paper else self.near, underlined)
-        places |= dict.fromkeys(self.best, best)
+        """Styles of the marked cells; papers underline runners-up, other formats values near the best."""
+        styles = dict.fromkeys(self.second if in_paper else self.near, underlined)
+        styles |= dict.fromkeys(self.best, best)
         rows = range(len(self.cells) - self.grey, len(self.cells))
-        return places | {(row, c): grey for row in rows for c in range(len(self.header))}
+        return styles | {(row, c): grey for row in rows for c in range(len(self.header))}
 
     def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
-        """The block with these rows and columns alone; their cells keep their marks."""
-        places = {(r, c): (i, j) for i, r in enumerate(rows) for j, c in enumerate(columns)}
+        """The block with only these rows and columns; cells keep their marks."""
+        moved = {(r, c): (i, j) for i, r in enumerate(rows) for j, c in enumerate(columns)}
         best, near, second = (
-            {places[place] for place in marks & places.keys()}
+            {moved[cell] for cell in marks & moved.keys()}
             for marks in (self.best, self.near, self.second)
         )
         return replace(
@@ -83,25 +80,25 @@ class Block:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A report as it is printed: tables, notes on them, and the numbers behind."""
+    """A report as it is printed: tables, notes, and the numbers behind them."""
 
     blocks: list[Block]
     notes: tuple[AnyNote, ...]
     """The notes of a caption."""
     remarks: tuple[AnyNote, ...]
-    """The notes that a paper does not repeat: counts and code."""
+    """The notes that a paper leaves out: counts and code."""
     frame: "pd.DataFrame"
     """The numbers behind the tables, one per row."""
     marks: tuple[str, ...] = ()
-    """The notes on what is bold and underlined, for formats that show it."""
+    """What bold and underlined mean, for formats that have them."""
     paper: Block | None = None
-    """The one table that a paper shows; None means all blocks."""
+    """The table for a paper; None means all blocks."""
     findings: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """What audits found in the data, by the dataset's label."""
+    """What audits found in the data, by dataset label."""
 
     @property
     def all_notes(self) -> tuple[AnyNote, ...]:
-        """All notes in their order."""
+        """All notes in order."""
         return *self.notes, *self.marks, *self.remarks
 
     def _repr_html_(self) -> str:
@@ -117,10 +114,10 @@ NOTES = "`--notes` prints these lines in full."
 def to_terminal(
     tables: Sheet, console: Terminal | None = None, whole: bool = False, more: str = NOTES
 ) -> str:
-    """Tables in the width and, if it has any, the colours of a terminal; no number is cut.
+    """Tables in the width and colours of a terminal; no number is cut.
 
-    The notes stand below them, in full if `whole`; else their footnotes and the line `more`, which says
-    how to read them in full.
+    Below are the notes, in full if `whole`, else their footnotes and `more`, a line that says how to read
+    the notes in full.
     """
     console = console or terminal()
     with console.capture() as capture:
@@ -150,7 +147,7 @@ def _marked(block: Block, render: Callable[[Any], str], styles: Styles) -> list[
 
 
 def markdown(tables: Sheet) -> str:
-    """A heading and a pipe table for each block, then the notes as a list."""
+    """A heading and a table for each block, and a list of the notes."""
     parts = [
         f"### {_markdown_escaped(block.title)}\n\n{_tabulated(block, 'pipe')}\n"
         for block in tables.blocks
@@ -187,16 +184,16 @@ LATEX = {
     "\n": " ",
 } | {c: f"\\{c}" for c in "&%$#_{}"}
 PACKAGES = {r"\toprule": "booktabs", r"\textcolor": "xcolor", r"\resizebox": "graphicx"}
-"""Commands of LaTeX and the packages that define them; a text names what it uses."""
+"""The packages of LaTeX's commands."""
 LINE = 84
-"""The number of characters of a row beyond which a table is scaled to the width of the text."""
+"""The characters of a row beyond which a table is scaled to the width of the text."""
 
 
 def latex(tables: Sheet) -> str:
-    """The table of a paper in booktabs' style, or one for each block; the notes as comments.
+    """The paper's table in the style of booktabs, or one for each block, with the notes as comments.
 
-    The best values are bold, the runners-up underlined, errors small. The caption is the title alone,
-    the label `tab:` and the title's letters and digits.
+    The best values are bold, runners-up underlined, errors small. The caption is the title, the label
+    `tab:` and the title's letters and digits.
     """
     blocks = tables.blocks if tables.paper is None else [tables.paper]
     tabulars = list(map(_tabular, blocks))
@@ -265,18 +262,18 @@ ERRORS = (
     "stderr: standard error of the mean over n trials (ddof=1); "
     "low, high: its 95 % interval by Student's t with n - 1 degrees of freedom"
 )
-"""The explanation of `stderr`, `low` and `high` in every row of a file."""
+"""The explanation of `stderr`, `low` and `high`, which is in every row of a file."""
 
 
 def csv(tables: Sheet) -> str:
-    """`Sheet.frame` in full precision, with 95 % intervals; NaN is empty, controls are escapes."""
+    """`Sheet.frame` in full precision with 95 % intervals; NaN is empty, control characters are escaped."""
     table = _with_intervals(tables.frame)
     table = table.map(lambda value: printable(value) if isinstance(value, str) else value)
     return str(table.to_csv(index=False))
 
 
 def to_json(tables: Sheet) -> str:
-    """`Sheet.frame` as a list of objects, as in `csv`, with the findings on their data; NaN is null."""
+    """The rows of `csv` as a list of objects, with the findings on their data; NaN is null."""
     tidy = [
         {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
         for row in _with_intervals(tables.frame).to_dict(orient="records")
@@ -312,13 +309,12 @@ FORMATS: dict[str, Callable[[Sheet], str]] = {
 def print_sheet(
     tables: Sheet, format_: str = "terminal", whole: bool = False, more: str = NOTES
 ) -> None:
-    """Print tables in a format; on a terminal with `whole` notes or footnotes, as `to_terminal` does.
+    """Print tables in a format; `whole` and `more` are those of `to_terminal`.
 
     Raises UserError for an unknown format.
     """
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    if format_ == "terminal":
-        print(to_terminal(tables, None, whole, more), end="")
-    else:
-        print(FORMATS[format_](tables), end="")
+    is_terminal = format_ == "terminal"
+    text = to_terminal(tables, None, whole, more) if is_terminal else FORMATS[format_](tables)
+    print(text, end="")

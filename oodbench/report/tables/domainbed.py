@@ -1,9 +1,9 @@
-"""DomainBed's own three tables from the same records, cell for cell.
+"""DomainBed's own three tables, from the same records.
 
-Its rules (arXiv:2007.01434, section 3, and its code): only runs with one test environment are
-reported, by the test environment's `in` split; a tie between draws goes to the last one, a tie
-between steps to the first; the oracle sees the last step alone; runs that have not ended count; the
-error is the population's (ddof=0), 0.0 for one trial.
+Its rules (arXiv:2007.01434, section 3, and its code): only runs with one test environment are reported, by
+the `in` split of that environment; ties between draws go to the last, ties between steps to the first; the
+oracle sees only the last step; runs that have not ended count; the error is the population's (ddof=0), 0.0
+for one trial.
 """
 
 import math
@@ -29,7 +29,7 @@ ALGORITHMS = (
     *("SelfReg", "Fishr", "TRM", "IB_ERM", "IB_IRM", "CAD", "CondCAD", "Transfer"),
     *("CausIRL_CORAL", "CausIRL_MMD", "EQRM", "RDM", "ADRMX", "URM"),
 )
-"""The algorithms in the order of the rows of DomainBed's tables; others follow."""
+"""The order of rows in DomainBed's tables; other algorithms follow."""
 NOTHING = "X"
 METRIC = "accuracy"
 RULES = {
@@ -37,21 +37,21 @@ RULES = {
     "leave-one-domain-out cross-validation": "leave_one_out",
     "test-domain validation set (oracle)": "oracle",
 }
-"""Our name of each rule by DomainBed's."""
+"""Our names of DomainBed's rules."""
 
 
 def tables(frames: Tables) -> Sheet:
     """DomainBed's tables by its three rules.
 
-    The frame has a row for each of their cells: `rule`, `dataset`, `label`, `environment`, `mean`, `error`
-    (ddof=0) and `n`. Raises UserError if no run has one test environment and an accuracy.
+    The frame has one cell per row: `rule`, `dataset`, `label`, `environment`, `mean`, `error` (ddof=0) and
+    `n`. Raises UserError if no run has one test environment and an accuracy.
     """
-    if frames.scores is not None:
+    if len(frames.scores):
         raise UserError("DomainBed's rules need all records; a board has those of chosen steps")
     runs = frames.runs
-    labels = sorted(runs["label"].unique(), key=lambda label: _place(label, ALGORITHMS)[0])
+    labels = sorted(runs["label"].unique(), key=lambda label: _rank(label, ALGORITHMS)[0])
     measured = [name for name, metrics in recorded_metrics(frames).items() if METRIC in metrics]
-    names = sorted(measured, key=lambda name: _place(name, ENVIRONMENTS))
+    names = sorted(measured, key=lambda name: _rank(name, ENVIRONMENTS))
     frames = subset(frames, runs[runs["dataset_label"].isin(names)])
     if not (frames.runs["test_environments"].map(len) == 1).any():
         raise UserError("DomainBed's rules need accuracies of runs with one test environment each")
@@ -66,8 +66,8 @@ def tables(frames: Tables) -> Sheet:
         by_trial = cells.groupby(["label", "dataset_label", "trial"], sort=False)["value"].mean()
         by_dataset = by_trial.groupby(["label", "dataset_label"])
         shown.append(_table(f"Averages: {title}", by_dataset, labels, names))
-        places = cells.groupby(["dataset_label", "label", "environment"], sort=False)["value"]
-        rows += [(title, *place, *_mean_and_error(v), len(v)) for place, v in places]
+        by_cell = cells.groupby(["dataset_label", "label", "environment"], sort=False)["value"]
+        rows += [(title, *cell, *_mean_and_error(v), len(v)) for cell, v in by_cell]
     notes = (
         "By DomainBed's rules: ± is the population's error over trials (ddof=0; 0.0 for one trial), "
         "the oracle sees the last step, ties between draws go to the last one; X: no result.",
@@ -79,12 +79,12 @@ def tables(frames: Tables) -> Sheet:
     return Sheet(shown, notes, (), pd.DataFrame(rows, columns=columns))
 
 
-def _place(name: str, known: Iterable[str]) -> tuple[int, str]:
+def _rank(name: str, known: Iterable[str]) -> tuple[int, str]:
     return [*known, name].index(name), name
 
 
 def _shared_seeds(runs: pd.DataFrame) -> list[str]:
-    """Say which rows have several runs of the same seeds, which collect_results takes for one run."""
+    """A note on rows with several runs of the same seeds, which collect_results takes for one run."""
     key = ["dataset_label", "label", "test_environments", "trial", "draw"]
     several = runs.loc[runs.duplicated(key, keep=False), ["label", "dataset_label"]]
     rows = ", ".join(f"{label} on {d}" for label, d in several.drop_duplicates().to_numpy())
@@ -109,9 +109,9 @@ def _unlike_tests(runs: pd.DataFrame) -> list[str]:
 
 
 def _cells(frames: Tables, rule: str) -> pd.DataFrame:
-    """What the runs and steps reach that DomainBed chooses by a rule: CELL, `environment` and `value`.
+    """The values of the runs and steps that DomainBed chooses by a rule: CELL, `environment` and `value`.
 
-    All cells are in the order of their lowest draws.
+    Cells are in the order of their lowest draws.
     """
     ended = replace(frames, runs=frames.runs.assign(state=State.DONE))
     by_rule = judge_by_all(ended, [f"{rule}:{METRIC}"])
@@ -135,10 +135,10 @@ def _mean_and_error(values: "pd.Series[float]") -> tuple[float, float]:
 
 
 def _table(title: str, values: Any, labels: Sequence[str], columns: Sequence[str]) -> Block:
-    by_place = {place: _mean_and_error(of_place) for place, of_place in values}
+    by_cell = {cell: _mean_and_error(of_cell) for cell, of_cell in values}
     rows: list[list[Cell]] = []
     for label in labels:
-        known = [by_place.get((label, name)) for name in columns]
+        known = [by_cell.get((label, name)) for name in columns]
         texts = [with_error(*v, METRIC) if v else NOTHING for v in known]
         means = [value[0] for value in known if value]
         average = with_error(sum(means) / len(columns), math.nan, METRIC)

@@ -1,4 +1,4 @@
-"""The leaderboard: the mean and its error of each row in each column, over the cells' trials."""
+"""The leaderboard: each row's mean and error in each column, over the trials of its cells."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
 ENTRY = [*ROW, *COLUMN]
 FROM, PRETRAINING, UNADAPTED = "from", "pretraining", "before"
-"""Columns of a leaderboard's frame, and of its tables, that only some runs have."""
+"""Columns of a leaderboard's frame and tables that are there only for some results."""
 ABOUT = {
     UNADAPTED: "before: the mean of the same runs at the same steps before adaptation.",
     PRETRAINING: "pretraining: the weights that the network begins with.",
@@ -41,15 +41,15 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """The numbers of a table by one rule, and the sentences beside them."""
+    """The numbers of a table by one rule, with notes on them."""
 
     chosen: Chosen
     metric: str | None = None
-    """Shown in place of each dataset's own."""
+    """Replaces each dataset's own."""
     also: tuple[str, ...] = ()
-    """Further metrics, each with a column."""
+    """Further metrics, a column each."""
     alone: bool = False
-    """Whether the findings leave out other rules."""
+    """Whether the findings do not compare selection rules."""
 
     @property
     def rule(self) -> str:
@@ -58,7 +58,7 @@ class Leaderboard:
 
     @cached_property
     def others(self) -> list["Leaderboard"]:
-        """The leaderboards by the other rules; none if a rule sees the test environments."""
+        """The leaderboards by the other rules; empty if the rule sees the test environments."""
         if self.alone or sees_test(self.rule):
             return []
         names = [n for n in rule_names() if n != self.rule and not sees_test(n)]
@@ -67,7 +67,7 @@ class Leaderboard:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """The numbers behind the means; see `oodbench.report.cells.cells`."""
+        """See `oodbench.report.cells.cells`."""
         return cells(self.chosen, self.metric)
 
     @cached_property
@@ -78,7 +78,7 @@ class Leaderboard:
 
     @cached_property
     def values(self) -> pd.DataFrame:
-        """The value of each ENTRY and trial: on test environments, their means, of the predictor itself."""
+        """Values by ENTRY and trial: on test environments, over them, and of the predictor itself."""
         tests, own = on_tests(self.cells), self.cells[self.cells["environment"] == ""]
         names = {t: "+".join(t) for t in tests["test_environments"]}
         joined = tests.assign(test_environments=tests["test_environments"].map(names))
@@ -96,12 +96,11 @@ class Leaderboard:
 
         `dataset`, `label`, `test_environments` (joined by `+`), `environment`, `metric`, `mean` and
         `stderr` (over trials, ddof=1; NaN below LEAST trials), `n` (complete trials), `planned` (trials),
-        `rule`, `kind` (see `cells`). Some runs have further columns: `defined`, the trials that have a
-        value, and `undefined`, why others have none; `constant`, the verdict by
-        `constant_verdicts`; `before` and `before_stderr`, the row's mean before adaptation; beside a board
-        `from`, where the label's runs are from (`board`, `here` or both); `pretraining`; and a mean and
-        error of each metric in `also`. The `environment` of a mean over all test environments is MEAN;
-        that of a metric of the predictor itself is empty.
+        `rule`, `kind` (see `cells`). Some results have more columns: `defined`, the number of trials with
+        a value, and `undefined`, why others have none; `constant` (see `constant_verdicts`); `before` and
+        `before_stderr`, the row's mean before adaptation; with a board `from` (`board`, `here` or both);
+        `pretraining`; and mean and error of each metric in `also`. The `environment` of a mean over all
+        test environments is MEAN; that of a metric of the predictor itself is empty.
         """
         frame, runs = self.means.assign(rule=self.rule), self.chosen.runs
         frame = frame.assign(kind=frame.pop("kind"))
@@ -130,10 +129,7 @@ class Leaderboard:
         return found
 
     def last_cells(self, row: Mapping[Any, Any]) -> dict[str, Cell]:
-        """The last cells of a table's row by the titles of their columns.
-
-        `row` is the row's mean in `frame`.
-        """
+        """The last cells of a table's row by column title; `row` is the row's mean in `frame`."""
         found: dict[str, Cell] = {with_unit(m): _number(row, m, m) for m in self.also}
         if UNADAPTED in row:
             found[UNADAPTED] = _number(row, UNADAPTED, row["metric"])
@@ -144,7 +140,7 @@ class Leaderboard:
 
     @cached_property
     def notes(self) -> tuple[AnyNote, ...]:
-        """The sentences of a caption."""
+        """The notes of a caption."""
         tables = self.chosen.tables
         rule = find_rule(self.rule, plugins=plugins_of(tables))
         whole = bool((self.means["n"] == self.means["planned"]).all())
@@ -162,12 +158,12 @@ class Leaderboard:
 
     @cached_property
     def remarks(self) -> tuple[AnyNote, ...]:
-        """The remarks that a paper does not repeat: counts of runs, and the code that made them."""
+        """The notes that a paper leaves out: counts of runs, and the code behind them."""
         return remarks(self.chosen.runs)
 
     @cached_property
     def findings(self) -> tuple[AnyNote, ...]:
-        """The findings that a reader must not miss, a sentence each."""
+        """The findings that a reader must not miss."""
         own = [*beside_constant(self.frame), *equal_rows(self.values), *disagreement(self)]
         return (*self.chosen.tables.notes, *own)
 
@@ -197,8 +193,8 @@ def _undefined(tables: Sequence[pd.DataFrame]) -> list[Note]:
 
 
 def _means(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """`key`, `kind`, and `mean`, `stderr`, `n` of the complete trials among the `planned`; where a
-    value is undefined, also the number of the `defined` ones, and why others are `undefined`.
+    """`key`, `kind`, `mean`, `stderr`, `n` (complete trials), `planned` (trials); if any value is
+    undefined, also `defined` (their number) and `undefined` (why others are not).
     """
     code = values.groupby(key, sort=False).ngroup().to_numpy()
     table = values[[*key, "kind"]].drop_duplicates(key, ignore_index=True)
@@ -224,14 +220,14 @@ def _with_means(frame: pd.DataFrame, values: pd.DataFrame, name: str) -> pd.Data
 
 
 def is_mean(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether each number of a leaderboard's frame is a mean over all test environments."""
+    """Mask of a leaderboard's numbers that are means over all test environments."""
     return (frame["environment"] == MEAN) & (frame["test_environments"] == "")
 
 
 def disagreement(board: Leaderboard) -> list[Note]:
-    """A finding where another rule moves a row by more than both errors, with the row that moves furthest.
+    """A finding if another rule moves a row by more than both errors, with the row that moves most errors.
 
-    The distance is counted in errors; a row without an error of its mean is passed over.
+    Rows without errors are skipped.
     """
 
     def of_methods(of: Leaderboard) -> pd.DataFrame:
@@ -275,9 +271,9 @@ def _ties(chosen: Chosen) -> list[str]:
 def constant_verdicts(values: pd.DataFrame) -> pd.DataFrame:
     """Whether rows are `better` than the constant answer, `worse` or `equal`: ENTRY, `constant`.
 
-    `values` is `Leaderboard.values`. A row differs where the 95 % interval of its paired difference
-    (Student's t over trials) does not contain 0, and where it diverged. One trial has no interval: a row
-    differs where the difference is not 0. With two trials no row does.
+    `values` are those of a `Leaderboard`. A row differs if the 95 % interval of its paired difference
+    (Student's t over trials) does not contain 0, or if it diverged. With one trial, which has no
+    interval, it differs if the difference is not 0; with two trials it never does.
     """
     place = ["dataset_label", *COLUMN, "trial"]
     complete = values[values["complete"] & (values["undefined"] == "")]
@@ -290,7 +286,7 @@ def constant_verdicts(values: pd.DataFrame) -> pd.DataFrame:
     error = table["std"] / np.sqrt(table["size"])
     half = pd.Series(0.0, table.index).mask(table["size"] == 2)
     near = (table["size"] >= LEAST) & (table["mean"].abs() <= WIDEST * error)
-    if near.any():  # else the mean is clear of any interval, and scipy needs no import
+    if near.any():  # other means are outside of any interval, and need no scipy
         half[near] = error[near] * half_width(table["size"][near])
     better = table["mean"] - half > 0
     worse = (table["mean"] + half < 0) | ~np.isfinite(table["mean"])
@@ -299,10 +295,7 @@ def constant_verdicts(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_constant(frame: pd.DataFrame) -> list[Note]:
-    """A sentence for each dataset on which no complete method does better than the constant answer.
-
-    `frame` is that of a leaderboard.
-    """
+    """A finding for each dataset on which no complete method beats the constant answer."""
     ranked = is_mean(frame) & (frame["kind"] == METHOD) & (frame["n"] == frame["planned"])
     sentences: list[Note] = []
     compared = frame[ranked & (frame["constant"] != "")] if "constant" in frame else frame[:0]
@@ -323,20 +316,17 @@ def beside_constant(frame: pd.DataFrame) -> list[Note]:
 
 
 def beats_constant(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether each number of a leaderboard's frame is better than the constant answer's, if any."""
+    """Mask of a leaderboard's numbers that beat the constant answer; all without one."""
     if "constant" not in frame:
         return pd.Series(True, frame.index)
     return ~frame["constant"].isin(("equal", "worse"))
 
 
 def equal_rows(values: pd.DataFrame) -> list[Note]:
-    """A sentence for each group of rows whose values are equal in every environment and trial.
-
-    `values` is `Leaderboard.values`.
-    """
+    """A finding for each group of rows with equal values in every environment and trial."""
     tested = values[(values["test_environments"] != "") & (values["label"] != CONSTANT)]
-    places = ["dataset_label", "test_environments", "environment", "trial"]
-    wide = tested.pivot(index=places, columns="label", values="value").dropna(axis=1, how="all")
+    cells = ["dataset_label", "test_environments", "environment", "trial"]
+    wide = tested.pivot(index=cells, columns="label", values="value").dropna(axis=1, how="all")
     groups: dict[bytes, list[str]] = {}
     for label in tested["label"].unique():
         if label in wide:

@@ -1,4 +1,4 @@
-"""Sentences beside a table: how it was selected, and which runs count."""
+"""Notes on a table: how its numbers were selected, and which runs count."""
 
 import re
 from collections import Counter
@@ -22,9 +22,9 @@ NAMED = 3
 def notes(
     runs: pd.DataFrame, rule: str, description: str, higher: Mapping[str, bool], whole: bool = True
 ) -> tuple[AnyNote, ...]:
-    """The sentences of a caption: the selection rule, what the values are, and their directions.
+    """The notes of a caption: the selection rule, what the values are, and which direction is better.
 
-    `whole` says whether every row has all of the trials.
+    `whole`: whether every row has all trials.
     """
     trials, draws = f"{'n of ' * (not whole)}{number_of_trials(runs)}", _draws(runs)
     error, few = "mean ± standard error over trials (ddof=1); ", ""
@@ -52,14 +52,14 @@ def notes(
 
 
 def remarks(runs: pd.DataFrame) -> tuple[AnyNote, ...]:
-    """Notes that a paper leaves out: how the runs ended, and the code that trained them."""
+    """The notes that a paper leaves out: how the runs ended, and the code that trained them."""
     states = runs["state"].value_counts()
     ended = [*COMPLETE, State.FAILED, *[State.BROKEN] * (State.BROKEN in states)]
     counts = [f"{states.get(s, 0)} {s}" for s in ended]
     counts.append(f"{len(runs) - sum(states.get(s, 0) for s in ended)} missing")
     there = [text for text in counts if not text.startswith("0 ")]
     incomplete = "" if there == counts[:1] else "; n such as 4/5 is incomplete and not ranked"
-    made = {id(p): p for p in runs["provenance"] if p}.values()  # the runs of a board share them
+    made = {id(p): p for p in runs["provenance"] if p}.values()  # runs of a board share them
     codes = sorted({code(p) for p in made}) or ["none yet"]
     return (
         Note(
@@ -84,7 +84,7 @@ def _of_data(runs: pd.DataFrame) -> list[Note]:
 
 
 def findings_of(runs: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """What audits found in the data of runs, by the dataset's label."""
+    """What audits found in the runs' data, by dataset label."""
     if "findings" not in runs:
         return {}
     pairs = runs[["dataset_label", "findings"]].dropna().itertuples(index=False, name=None)
@@ -151,7 +151,7 @@ def _mixed(runs: pd.DataFrame) -> list[Note]:
 
 
 def number_of_trials(runs: pd.DataFrame) -> str:
-    """The number of trials of the datasets, such as `10`, or `10 to 40` where datasets differ."""
+    """The datasets' number of trials, such as `10`, or `10 to 40` if they differ."""
     counts = runs.groupby("dataset_label")["trial"].nunique()
     return " to ".join(map(str, dict.fromkeys((counts.min(), counts.max()))))
 
@@ -167,28 +167,27 @@ def _draws(runs: pd.DataFrame) -> str:
 
 
 def range_notes(*tables: pd.DataFrame) -> list[Note]:
-    """Notes on the rows whose search ranges depend on the dataset or differ from the baseline's.
+    """Notes on rows whose search ranges depend on the dataset or differ from the baseline's.
 
-    A draw takes a hyperparameter at the same quantile on every dataset, so that its values show the
-    ranges. A row's range depends on the dataset where one draw of one trial has several values. It differs
-    from the baseline's where a shared hyperparameter has another value than in the baseline's run of the
-    same dataset, trial and draw.
+    A draw takes a hyperparameter at the same quantile on every dataset, so its values reveal the ranges. A
+    range depends on the dataset if a draw has several values. It differs from the baseline's if a
+    hyperparameter that both have differs in the same dataset and draw.
     """
     columns = ["dataset_label", "trial", "draw", "label", "hparams"]
     plain = pd.concat([runs.loc[~runs["ceiling"], columns] for runs in tables])
     plain = plain.drop_duplicates(["dataset_label", "draw", "label"])  # trials have the same draws
     baseline = plain[plain["label"] == BASELINE].itertuples(index=False, name=None)
-    of_baseline = {tuple(place): hparams for *place, _, hparams in baseline}
+    of_baseline = {tuple(cell): hparams for *cell, _, hparams in baseline}
     varying: dict[str, None] = {}
     others: dict[str, set[str]] = {}
     first: dict[tuple[object, ...], object] = {}
-    for *place, label, hparams in plain.itertuples(index=False, name=None) if of_baseline else ():
-        base = of_baseline.get(tuple(place), {})
+    for *cell, label, hparams in plain.itertuples(index=False, name=None) if of_baseline else ():
+        base = of_baseline.get(tuple(cell), {})
         for name, value in hparams.items():
             if name in base:
                 if base[name] != value:
                     others.setdefault(label, set()).add(name)
-            elif first.setdefault((label, *place[1:], name), value) != value:
+            elif first.setdefault((label, *cell[1:], name), value) != value:
                 varying[label] = None
     notes: list[Note] = []
     if varying:
@@ -203,7 +202,7 @@ def range_notes(*tables: pd.DataFrame) -> list[Note]:
 
 
 def trained_by(board: pd.DataFrame, here: pd.DataFrame | None = None) -> str:
-    """A sentence on the versions and machines behind a board's runs, and other ones here."""
+    """The versions and machines that trained a board's runs, and those here if they differ."""
     frozen = made_by(board["provenance"])
     local = frozen if here is None else made_by(here["provenance"])
     if local in ("", frozen):

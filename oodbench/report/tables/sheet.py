@@ -1,4 +1,4 @@
-"""A leaderboard in rows and columns: tables of each dataset, then one over the datasets."""
+"""A leaderboard as printed tables: those of each dataset, then one over all datasets."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,11 +8,7 @@ import numpy as np
 import pandas as pd
 
 from oodbench.metrics import is_proportion
-from oodbench.report.cells import (
-    MEAN,
-    METHOD,
-    TRANSDUCTIVE,
-)
+from oodbench.report.cells import MEAN, METHOD, TRANSDUCTIVE
 from oodbench.report.numbers import UNDEFINED, Cell, with_error, with_unit
 from oodbench.report.statistics import rounded
 from oodbench.report.tables import Block, Marks, Sheet
@@ -21,14 +17,10 @@ from oodbench.report.tables.remarks import findings_of
 
 SHARES, RANK = "mean (%)", "mean rank"
 """The last columns of the table over all datasets."""
-
-
 Column = tuple[str, str, str]
 """The test environments, environment and metric of a column."""
-
-
 Marked = tuple[set[int], set[int], set[int]]
-"""The rows of a column with the best values, those near them, and the runners-up."""
+"""The rows of a column with the best values, values near them, and runners-up."""
 
 
 def sheet(board: Leaderboard) -> Sheet:
@@ -47,7 +39,7 @@ def sheet(board: Leaderboard) -> Sheet:
 
 
 def blocks(board: Leaderboard) -> list[Block]:
-    """The tables of each dataset; with several datasets also the one over all, which is the last."""
+    """The tables of each dataset, and as the last one that over all, if there are several."""
     frames = {str(d): frame for d, frame in board.frame.groupby("dataset", sort=False)}
     shown = [block for name, frame in frames.items() for block in _of_dataset(board, name, frame)]
     return shown if len(frames) == 1 else [*shown, _over_datasets(board)]
@@ -71,7 +63,7 @@ def _of_dataset(board: Leaderboard, name: str, frame: pd.DataFrame) -> list[Bloc
         tables.append(_block(board, title, frame, tested, apart, grey[:0]))
     if of_predictor := [column for column in columns if not column[1]]:
         own = frame.loc[frame["environment"].eq("") & frame["mean"].notna(), "label"]
-        rows, grey = pd.concat([methods, apart]), grey[grey.index.isin(own)]  # no forest
+        rows, grey = pd.concat([methods, apart]), grey[grey.index.isin(own)]  # not a forest
         title = f"{name}: of the predictor itself"
         tables.append(_block(board, title, frame, of_predictor, rows, grey))
     return tables
@@ -109,9 +101,9 @@ def _block(
 
 
 def _marked(rows: Sequence[Any], higher: bool) -> Marked:
-    """Mark the best values that are `told` from the constant answer, and the runner-up.
+    """Mark the best values if they are `told` from the constant answer, and the runner-up.
 
-    A runner-up stands below a single best of at least three values; below none where that is not told.
+    There is a runner-up if a single best value, among at least three, is marked.
     """
     means, errors = (
         np.array([row.get(name, math.nan) for row in rows], float) for name in ("mean", "stderr")
@@ -131,7 +123,7 @@ def _best(values: Sequence[float], higher: bool) -> set[int]:
     if len(values) < 2 or not finite:
         return set()
     best = max(finite) if higher else min(finite)
-    return {place for place, value in enumerate(values) if value == best}
+    return {row for row, value in enumerate(values) if value == best}
 
 
 def _places(columns: Sequence[Marked]) -> Iterator[Marks]:
@@ -148,7 +140,7 @@ def _title(column: Column, columns: Sequence[Column]) -> str:
 
 
 def value_cell(row: Any) -> Cell:
-    """The mean in a row of `Leaderboard.frame`; `-` where no trial is complete."""
+    """The mean in a row of `Leaderboard.frame`; `-` if no trial is complete."""
     if not row or not row["n"]:
         return "-"
     if row.get("defined") == 0:
@@ -157,7 +149,7 @@ def value_cell(row: Any) -> Cell:
 
 
 def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether each row has all of its planned trials, and values where other rows of its dataset have."""
+    """Mask of rows with all planned trials, and as many defined values as any row of the dataset."""
     ended = means["n"] == means["planned"]
     if "defined" not in means:
         return ended
@@ -165,7 +157,7 @@ def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _over_datasets(board: Leaderboard) -> Block:
-    """The means on every dataset with the columns of `_ranking`; complete methods stand first."""
+    """The table of `_ranking`; complete methods come first."""
     frame = board.frame
     means = frame[is_mean(frame)].assign(told=beats_constant(frame))
     columns = _ranking(board, means)
@@ -199,13 +191,13 @@ def _over_datasets(board: Leaderboard) -> Block:
 
 
 Ranked = tuple["pd.Series[float]", "pd.Series[bool]", bool]
-"""By method its values, NaN where it has none; of methods that are complete on all datasets, whether the
-value is told from the constant answer; and whether a higher value is better."""
+"""Values by method, NaN if it has none; whether they are told from the constant answer, of methods that are
+complete on all datasets; whether higher is better."""
 
 
 def _ranking(board: Leaderboard, means: pd.DataFrame) -> dict[str, Ranked]:
-    """The columns over all datasets: each dataset's mean, that of the proportions if there are any, and
-    the mean rank of the methods that are complete on all datasets, the best first; ties share a rank.
+    """The columns over all datasets: each dataset's mean, the mean of proportions (if any), and the mean
+    rank of methods that are complete on all datasets, the best first; ties share a rank.
     """
     methods = means[means["kind"] == METHOD]
     methods = methods.assign(mean=methods["mean"].map(rounded), whole=is_complete(methods))
