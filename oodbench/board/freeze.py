@@ -159,10 +159,8 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
     dataset's metric and the worst group, and all records of the predictor itself. Validation scores are
     records of the split SCORE.
     """
-    chosen, runs = _chosen(tables), tables.runs
-    scores = chosen.rename(columns={"rule": "metric", "score": "value"})
-    scores = scores.assign(environment=None, split=SCORE, count=1)
-    records = pd.concat([_kept(tables, chosen), scores[RECORDS.names]], ignore_index=True)
+    scores, runs = _scores(tables), tables.runs
+    records = pd.concat([_kept(tables, scores), scores[RECORDS.names]], ignore_index=True)
     contexts = runs[list(FURTHER[:3])].to_dict(orient="records")
     answers = zip(runs["constant"], runs["test_environments"], strict=True)
     frozen = runs.assign(
@@ -187,9 +185,9 @@ def _constant(answer: Any, tests: tuple[str, ...]) -> dict[str, Any] | None:
     }
 
 
-def _kept(tables: Tables, chosen: pd.DataFrame) -> pd.DataFrame:
+def _kept(tables: Tables, scores: pd.DataFrame) -> pd.DataFrame:
     about = tables.runs.set_index("id")[["metric", "test_environments"]].add_suffix("_main")
-    steps = chosen[["id", "step"]].drop_duplicates()
+    steps = scores[["id", "step"]].drop_duplicates()
     at = tables.records.astype(TEXTS).merge(steps, on=["id", "step"]).join(about, on="id")
     places = zip(at["environment"], at["split"], at["test_environments_main"], strict=True)
     is_test = pd.Series([e in tests and s == "in" for e, s, tests in places], at.index)
@@ -199,15 +197,16 @@ def _kept(tables: Tables, chosen: pd.DataFrame) -> pd.DataFrame:
     return records
 
 
-def _chosen(tables: Tables) -> pd.DataFrame:
-    """The `id`, `rule`, `step` and `score` of each run's best candidate by each rule."""
+def _scores(tables: Tables) -> pd.DataFrame:
+    """The record of each run's best score by each rule."""
+    about = {"environment": None, "split": SCORE, "count": 1}
     found = [
-        by_rule.candidates.drop_duplicates("id")[["id", "step", "score"]].assign(rule=rule)
+        by_rule.candidates.drop_duplicates("id").assign(metric=rule, **about)
         for _, rule, by_rule in _judged(tables)
     ]
     if not found:
         raise UserError("the runs serve no selection rule: nothing can be chosen")
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(found, ignore_index=True).rename(columns={"score": "value"})
 
 
 def _judged(tables: Tables) -> Iterator[tuple[str, str, Chosen]]:

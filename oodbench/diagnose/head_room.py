@@ -12,7 +12,7 @@ from oodbench.diagnose.admission import ERM, REFERENCES, Figures, Value, checks,
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.report.cells import constant_values, reported_metrics
-from oodbench.report.numbers import number, with_unit
+from oodbench.report.numbers import with_error, with_unit
 from oodbench.report.statistics import mean_and_error
 from oodbench.report.why import why
 from oodbench.results.directory import Directory
@@ -148,7 +148,7 @@ def show_checks(figures: Figures, console: Terminal) -> None:
 
 def value_text(value: Value | None, metric: str) -> str:
     """A mean and its error as text; `-` for None."""
-    return "-" if value is None else number(*value, metric)
+    return "-" if value is None else str(with_error(*value, metric))
 
 
 def verdicts(room: HeadRoom) -> list[str]:

@@ -18,7 +18,7 @@ from oodbench.errors import UserError
 from oodbench.gradients.critical import gini, loss_sensitivity
 from oodbench.networks.base import build
 from oodbench.report.figures import COLOURS, PAPER, WIDTHS, plain, save
-from oodbench.report.numbers import number
+from oodbench.report.numbers import with_error
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.tables import Tables
@@ -128,12 +128,13 @@ def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
         runs = of.sort_values("step").groupby("trial")
         numbers = [runs[TRAIN].last(), runs[TEST].max(), runs[CSR].first(), runs[CSR].last()]
         texts = [
-            number(*mean_and_error(v), "accuracy") if v.notna().all() else "-" for v in numbers
+            str(with_error(*mean_and_error(v), "accuracy")) if v.notna().all() else "-"
+            for v in numbers
         ]
         wrong = errors.get(str(name), errors.get(f"{name}, {label}"))
         spreads = [] if wrong is None else spread(wrong)
         of_data: list[npt.ArrayLike] = [spreads, ginis[str(name)][:, -1]]
-        texts += [number(*mean_and_error(v), "") if np.size(v) else "-" for v in of_data]
+        texts += [str(with_error(*mean_and_error(v), "")) if np.size(v) else "-" for v in of_data]
         rows.append([str(name), str(label), *texts])
     console.print(console.tables(HEADER, rows, keys=2))
     if folder is not None:

@@ -9,7 +9,7 @@ import typer
 from oodbench.registry import load_plugins
 from oodbench.report.tables import FORMATS, NOTES, print_sheet
 from oodbench.results.boards import board_among
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import commands, counted, terminal
 
 Sources = Annotated[
     list[str],
@@ -119,7 +119,6 @@ def import_domainbed(
 ) -> None:
     """Turn results of DomainBed into a results directory."""
     from oodbench.results.domainbed import import_sweep
-    from oodbench.terminal import counted
 
     count, left_out = import_sweep(folder, out)
     for sentence in left_out:

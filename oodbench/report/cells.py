@@ -81,15 +81,11 @@ def cells(chosen: Chosen, metric: str | None = None) -> pd.DataFrame:
 
 def on_tests(table: pd.DataFrame) -> pd.DataFrame:
     """The cells of test environments: values of the metric that is shown."""
-    return table[(table["environment"] != "") & ~_is_before(table)]
+    return table[(table["environment"] != "") & ~is_before(table)]
 
 
-def before_adaptation(table: pd.DataFrame) -> pd.DataFrame:
-    """The cells of test environments before adaptation."""
-    return table[_is_before(table)]
-
-
-def _is_before(table: pd.DataFrame) -> "pd.Series[bool]":
+def is_before(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Mask of the cells before adaptation."""
     names = set(table["metric"])
     return table["metric"].isin(
         name for name in names if name.removesuffix(BEFORE) in names - {name}

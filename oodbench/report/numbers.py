@@ -28,11 +28,6 @@ Cell = str | Number
 """A cell of a table."""
 
 
-def number(mean: float, stderr: float, metric: str) -> str:
-    """`with_error` as text."""
-    return str(with_error(mean, stderr, metric))
-
-
 def with_error(mean: float, stderr: float, metric: str) -> Number:
     """A value and its error: a proportion in % with one decimal, others to 4 and 2 digits.
 

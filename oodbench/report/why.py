@@ -14,7 +14,7 @@ import pandas as pd
 from oodbench.errors import UserError, plugin_hint, unknown
 from oodbench.metrics import needs
 from oodbench.report.cells import over_ties, test_values
-from oodbench.report.numbers import UNDEFINED, Cell, number, with_unit
+from oodbench.report.numbers import UNDEFINED, Cell, with_error, with_unit
 from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
 from oodbench.results.directory import Directory
@@ -181,9 +181,12 @@ HEADER = ("trial", "draw", "step", "score", "value", "chosen", "state", "run")
 def _row(cell: Why, run: Any) -> list[str]:
     step, score, value = "-", "-", "-"
     if not pd.isna(run.step):
-        step, score = str(int(run.step)), number(run.score, math.nan, cell.selection_metric)
+        step, score = (
+            str(int(run.step)),
+            str(with_error(run.score, math.nan, cell.selection_metric)),
+        )
         if cell.metric == cell.selection_metric or not pd.isna(run.value):
-            value = number(run.value, math.nan, cell.metric)
+            value = str(with_error(run.value, math.nan, cell.metric))
         value = UNDEFINED if run.undefined else value
     choice = "yes" if run.chosen else "tie" * run.tied
     place = [str(run.trial), str(run.draw), step]
@@ -198,7 +201,7 @@ def _mean(cell: Why) -> str:
     mean, error = mean_and_error(values, LEAST)
     few = "one trial" if len(values) == 1 else "mean over two trials, too few for an error"
     what = few if len(values) < LEAST else "mean ± standard error over trials (ddof=1)"
-    shown = f"{with_unit(cell.metric)}: {number(mean, error, cell.metric)}"
+    shown = f"{with_unit(cell.metric)}: {with_error(mean, error, cell.metric)}"
     return f"{shown}, {what}, n = {len(values)} of {cell.runs['trial'].nunique()}"
 
 

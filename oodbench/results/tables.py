@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_numeric_dtype, union_categoricals
+from pandas.api.types import union_categoricals
 
 from oodbench.errors import counted, unknown
 from oodbench.notes import AnyNote
@@ -273,10 +273,9 @@ def tidy(frames: Tables) -> pd.DataFrame:
     runs = runs.astype(dict.fromkeys(TIMES, float))
     hparams = pd.DataFrame(list(runs["hparams"]), index=runs.index).add_prefix("hparams.")
     table = pd.concat([runs[RUN_COLUMNS], hparams], axis=1)
-    for name in [name for name in table if not is_numeric_dtype(table[name])]:
-        values = table[name]
-        mixed = values.map(lambda v: isinstance(v, list | tuple | dict)).any()
-        table[name] = (values.map(str) if mixed else values).astype("category")
+    for name in table.select_dtypes(object):
+        if table[name].map(lambda v: isinstance(v, list | tuple | dict)).any():
+            table[name] = table[name].map(str)
     values = frames.records[RECORDS.names].reset_index(drop=True)
     index_of = pd.Index(runs["id"]).get_indexer(values["id"].cat.categories)
     wide = table.iloc[index_of[values["id"].cat.codes]].reset_index(drop=True)

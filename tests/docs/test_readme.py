@@ -11,7 +11,7 @@ from oodbench.board.rerun import BOARD, DATASET, ROWS, TRIALS
 from oodbench.report.cells import scores
 from oodbench.report.comparison import gains, left_by_holm
 from oodbench.report.gaps import BASELINE, HALVES, gaps_of
-from oodbench.report.numbers import number
+from oodbench.report.numbers import with_error
 from oodbench.report.sources import frames_of
 from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results.tables import Tables, subset
@@ -45,7 +45,9 @@ def test_its_leaderboard_is_the_boards(frames: Tables) -> None:
     trained = frames.runs.query(f"trial < {TRIALS} and dataset_label == '{DATASET}'")
     board = leaderboard(subset(frames, trained))
     found = board.frame.query("environment == 'mean'").set_index("label")
-    cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
+    cells = [
+        str(with_error(*row)) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)
+    ]
     known = dict(zip(found.index, cells, strict=True))
     table = shown.partition("─\n")[2]
     rows = {re.split(r"\s{2,}", line)[0]: line for line in table.splitlines() if line.strip()}

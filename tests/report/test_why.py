@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.errors import PLUGIN_HINT, UserError
-from oodbench.report.numbers import number
+from oodbench.report.numbers import with_error
 from oodbench.report.why import Why, show, why
 from oodbench.results.read import read_results
 from oodbench.terminal import Terminal
@@ -51,7 +51,7 @@ def test_it_lists_the_runs_best_first_and_marks_the_chosen_with_the_tables_mean(
     assert cell.waiting == []
     row = leaderboard(frames).frame.iloc[0]
     told = text(cell)
-    assert f"accuracy (%): {number(row['mean'], row['stderr'], 'accuracy')}, mean" in told
+    assert f"accuracy (%): {with_error(row['mean'], row['stderr'], 'accuracy')}, mean" in told
     assert "n = 2 of 2" in told and "ties go to the lowest draw" in told
     for run_id in made.runs:
         assert run_id in told

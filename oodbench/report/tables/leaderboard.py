@@ -13,18 +13,27 @@ from oodbench.notes import AnyNote, Note
 from oodbench.report.cells import (
     MEAN,
     METHOD,
-    before_adaptation,
     cells,
+    is_before,
     on_tests,
     over_tests,
     recorded_metrics,
 )
 from oodbench.report.gaps import BASELINE
-from oodbench.report.numbers import UNDEFINED, Cell, count, number, with_error, with_unit
+from oodbench.report.numbers import UNDEFINED, Cell, count, with_error, with_unit
 from oodbench.report.statistics import LEAST, WIDEST, each_mean_and_error, half_width
 from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.run_spec import CONSTANT
-from oodbench.results.tables import CELL, ROW, Tables, origins, plugins_of, pretraining, seen_before
+from oodbench.results.tables import (
+    CELL,
+    ROW,
+    Tables,
+    only,
+    origins,
+    plugins_of,
+    pretraining,
+    seen_before,
+)
 from oodbench.selection import find_rule, rule_names, sees_test
 from oodbench.selection.judge import Chosen, judge, judge_by_all
 
@@ -108,7 +117,7 @@ class Leaderboard:
             verdicts = constant_verdicts(self.values).rename(columns={"dataset_label": "dataset"})
             frame = frame.merge(verdicts, on=["dataset", "label", *COLUMN], how="left")
             frame = frame.fillna({"constant": ""})
-        if len(unadapted := before_adaptation(self.cells)):
+        if len(unadapted := self.cells[is_before(self.cells)]):
             frame = _with_means(frame, unadapted, UNADAPTED)
         where = origins(runs)
         if any("here" in origin for origin in where.values()):
@@ -125,7 +134,8 @@ class Leaderboard:
         known, found = recorded_metrics(self.chosen.tables), {}
         for metric in self.also:
             there = [dataset for dataset, metrics in known.items() if metric in metrics]
-            found[metric] = cells(self.chosen.on(there) if there else self.chosen, metric)
+            tables = only(self.chosen.tables, there)
+            found[metric] = cells(judge(tables, self.rule), metric)
         return found
 
     def last_cells(self, row: Mapping[Any, Any]) -> dict[str, Cell]:
@@ -248,7 +258,7 @@ def disagreement(board: Leaderboard) -> list[Note]:
     furthest = table["apart"].to_numpy().argmax()
     (dataset, label), far = table.index.to_list()[furthest], table.iloc[furthest]
     here, there = (
-        number(far[f"mean{s}"], far[f"stderr{s}"], far["metric"]) for s in ("", "_other")
+        with_error(far[f"mean{s}"], far[f"stderr{s}"], far["metric"]) for s in ("", "_other")
     )
     more = table.index.nunique() - 1
     others = f", and {more} more cell{'s differ' if more > 1 else ' differs'} so" * bool(more)

@@ -7,7 +7,7 @@ import pytest
 
 from oodbench.report.cells import scores
 from oodbench.report.html import contents
-from oodbench.report.numbers import number
+from oodbench.report.numbers import with_error
 from oodbench.report.statistics import paired_differences
 from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.results.read import joined, read_results
@@ -61,14 +61,16 @@ def test_its_numbers_are_those_of_the_table_with_the_chosen_runs(
     frame, chosen = board.frame, board.chosen.chosen
     for row in frame[is_mean(frame)].to_dict(orient="records"):
         cell = cells(tree, rule)[row["dataset"], row["label"]]
-        assert cell[VALUE] == number(row["mean"], row["stderr"], row["metric"])
+        assert cell[VALUE] == str(with_error(row["mean"], row["stderr"], row["metric"]))
     for d, columns in enumerate(tree["rules"][rule]["environments"]):
         for column in columns:
             own = frame[
                 (frame["dataset"] == tree["datasets"][d]["name"])
                 & (frame["environment"] == column["name"])
             ].to_dict(orient="records")
-            assert column["texts"] == [number(r["mean"], r["stderr"], r["metric"]) for r in own]
+            assert column["texts"] == [
+                str(with_error(r["mean"], r["stderr"], r["metric"])) for r in own
+            ]
     for key, cell in cells(tree, rule).items():
         runs = chosen[(chosen["dataset_label"] == key[0]) & (chosen["label"] == key[1])]
         tests, ties, *numbers = cell[RUNS]
