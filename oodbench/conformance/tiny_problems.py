@@ -28,7 +28,7 @@ EXAMPLES = 6
 GROUPS = {"binary": (3, 1, 1, 1), "multiclass": (2, 1, 1, 1, 1, 0)}
 """Examples in each (class, attribute) group; classes differ in size."""
 VIEWS = 3
-"""Additional views of each input, of which a method uses the first `needs.views`."""
+"""Additional views of each input; a method uses the first `needs.views`."""
 STEPS = 20_000
 LAST = STEPS - 1
 """The last step, after every annealing."""

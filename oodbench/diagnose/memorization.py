@@ -36,7 +36,7 @@ HEADER = (
     *("spread / binomial", "Gini"),
 )
 LEGEND = 1.3
-"""Inches of the legend beside the panels."""
+"""The width of the legend in inches."""
 
 Numbers = npt.NDArray[np.float64]
 

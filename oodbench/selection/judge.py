@@ -92,9 +92,9 @@ def judge(tables: Tables, rule: str | None = None) -> Chosen:
     marked = [kind for kind in KINDS if kind != "ceiling" and runs[kind].any()]
     if marked:
         others = runs.loc[~runs[[*KINDS]].any(axis=1), "dataset_label"].unique()
-        beside = runs["dataset_label"].isin(others)
-        if not beside.all():
-            runs = runs.assign(**{kind: runs[kind] & beside for kind in marked})
+        has_others = runs["dataset_label"].isin(others)
+        if not has_others.all():
+            runs = runs.assign(**{kind: runs[kind] & has_others for kind in marked})
     return Chosen(tables, name, runs, _candidates(tables, name, runs))
 
 
@@ -260,7 +260,7 @@ def _seen(steps: pd.DataFrame, records: pd.DataFrame, evidence: pd.DataFrame) ->
         np.isin(codes[n], asked.loc[asked[n] >= 0, n]) for n in ("environment", "split", "metric")
     ]
     found = records[["step", "value", "count"]].assign(**codes)[np.logical_and.reduce(useful)]
-    # a run that has not ended may have lines twice, each of which would weigh half
+    # a run that has not ended may have lines twice, and each would have half the weight
     found = found.drop_duplicates([*codes, "step"], keep="last")
     table = (
         steps[["run", "step"]].merge(asked, on="run").merge(found, on=[*codes, "step"], how="left")

@@ -84,7 +84,7 @@ def _view(rows: Sequence[Row], marks: Mapping[str, float], **about: Any) -> dict
 
     `marks` are lines in the picture, such as the baseline at 0. `about` has the view's `name`,
     `datasets`, `picture` (the title), `finding` (the sentence above), `note` (the sentences below) and
-    `head` (the titles of the texts, the first of which is the number in the picture).
+    `head` (the titles of the texts; the first text is the number in the picture).
     """
     drawn = [row for row in rows if row.ranked][:SHOWN]
     ends = [v for row in drawn for v in (row.low, row.mean, row.high)]

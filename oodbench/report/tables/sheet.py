@@ -81,7 +81,7 @@ def _block(
     rows = pd.concat([means[complete], means[~complete], grey])
     ranked, labels = int(complete.sum()), list(rows.index)
     lasts = [board.last_cells(row) for row in rows.to_dict("records")]
-    records = frame.assign(told=beats_constant(frame)).to_dict("records")
+    records = frame.assign(beats=beats_constant(frame)).to_dict("records")
     entries = {tuple(e[name] for name in ("label", *COLUMN)): e for e in records}
     header, cells, fits, marks = ["algorithm"], [labels], [0], list[Marked]()
     for column in columns:
@@ -101,7 +101,7 @@ def _block(
 
 
 def _marked(rows: Sequence[Any], higher: bool) -> Marked:
-    """Mark the best values if they are `told` from the constant answer, and the runner-up.
+    """Mark the best values, if they beat the constant answer, and the runner-up.
 
     There is a runner-up if a single best value, among at least three, is marked.
     """
@@ -110,7 +110,7 @@ def _marked(rows: Sequence[Any], higher: bool) -> Marked:
     )
     values = [rounded(mean) for mean in means]
     best = _best(values, higher)
-    shown = {row for row in best if rows[row].get("told", True)}
+    shown = {row for row in best if rows[row].get("beats", True)}
     near = {int(r) for b in shown for r in np.flatnonzero(np.abs(means - means[b]) <= errors[b])}
     if len(best) != 1 or len(rows) < 3 or not shown:
         return shown, near - shown, set()
@@ -159,7 +159,7 @@ def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
 def _over_datasets(board: Leaderboard) -> Block:
     """The table of `_ranking`; complete methods come first."""
     frame = board.frame
-    means = frame[is_mean(frame)].assign(told=beats_constant(frame))
+    means = frame[is_mean(frame)].assign(beats=beats_constant(frame))
     columns = _ranking(board, means)
     datasets = list(frame["dataset"].unique())
     ranks, full = columns[RANK][0], list(columns[RANK][0].index)
@@ -180,8 +180,8 @@ def _over_datasets(board: Leaderboard) -> Block:
         rank = f"{ranks[label]:.2f}" if label in ranks else "-"
         rows.append([*row, rank, *froms.loc[label]])
     marked = [
-        _marked([{"mean": values[x], "told": told[x]} for x in full], up)
-        for values, told, up in columns.values()
+        _marked([{"mean": values[x], "beats": beats[x]} for x in full], up)
+        for values, beats, up in columns.values()
     ]
     header = ["algorithm", *columns, *froms]
     title = "All datasets: means over test environments"
@@ -191,7 +191,7 @@ def _over_datasets(board: Leaderboard) -> Block:
 
 
 Ranked = tuple["pd.Series[float]", "pd.Series[bool]", bool]
-"""Values by method, NaN if it has none; whether they are told from the constant answer, of methods that are
+"""Values by method, NaN if it has none; whether they beat the constant answer, for methods that are
 complete on all datasets; whether higher is better."""
 
 
@@ -202,21 +202,21 @@ def _ranking(board: Leaderboard, means: pd.DataFrame) -> dict[str, Ranked]:
     methods = means[means["kind"] == METHOD]
     methods = methods.assign(mean=methods["mean"].map(rounded), whole=is_complete(methods))
     labels, datasets = methods["label"].unique(), list(means["dataset"].unique())
-    values, whole, told = (
+    values, whole, beats = (
         methods.pivot(index="label", columns="dataset", values=name).reindex(labels)[datasets]
-        for name in ("mean", "whole", "told")
+        for name in ("mean", "whole", "beats")
     )
     whole = whole.eq(True)
     full = whole.index[whole.all(axis=1)]
-    told = told.loc[full].eq(True)
+    beats = beats.loc[full].eq(True)
     metrics = dict(zip(methods["dataset"], methods["metric"], strict=True))
     higher = {d: board.higher.get(metrics[d], True) for d in datasets}
     defined = methods[methods["defined"] > 0] if "defined" in methods else methods
     signs = {d: -1 if higher[d] else 1 for d in datasets if d in set(defined["dataset"])}
     costs = values.loc[full, [*signs]] * [*signs.values()]
     rank = costs.rank(na_option="bottom").mean(axis=1).sort_values(kind="stable")
-    columns: dict[str, Ranked] = {d: (values[d], told[d], up) for d, up in higher.items()}
+    columns: dict[str, Ranked] = {d: (values[d], beats[d], up) for d, up in higher.items()}
     if in_percent := [d for d in signs if is_proportion(metrics[d])]:
         share = values.where(whole)[in_percent].mean(axis=1, skipna=False)
-        columns[SHARES] = share, told.any(axis=1), True
-    return columns | {RANK: (rank, told.any(axis=1), False)}
+        columns[SHARES] = share, beats.any(axis=1), True
+    return columns | {RANK: (rank, beats.any(axis=1), False)}

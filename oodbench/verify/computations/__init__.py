@@ -1,4 +1,4 @@
-"""Papers' numbers that are computed, or combined from several sweeps, instead of read from one sweep."""
+"""Papers' numbers that are not read from one sweep, but computed or combined from several sweeps."""
 
 from collections.abc import Callable, Mapping
 

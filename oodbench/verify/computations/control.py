@@ -1,8 +1,8 @@
 """Control with spurious features (arXiv:2003.00688; section 11.1.9.3 of the thesis): errors and rewards.
 
-As in the paper, hyperparameters are those that are best on the test environment of `cartpole_swingup`, and
-the other tasks take them as they are. What stands for the paper's Soft Actor-Critic is a planner that
-trusts the predictor: it acts in the test environment by the best of random plans.
+As in the paper, hyperparameters are tuned on the test environment of `cartpole_swingup` and used for all
+other tasks. A planner that trusts the predictor replaces the paper's Soft Actor-Critic: it acts in the
+test environment by the best of random plans.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ from oodbench.verify.targets import LAST, Values
 
 TUNED_ON = "cartpole_swingup"
 METHOD = "VREx"
-"""The paper's method, with which the others are compared."""
+"""The paper's method; others are compared with it."""
 POLICIES = ("random", "true")
-"""The policies between which the planners stand: `true` plans by the true rewards."""
+"""The policies that bound the planners; `true` plans by the true rewards."""
 EPISODES = 5
-"""The episodes that each planner plays in each trial; all start alike."""
+"""The episodes of each planner in each trial, with the same starts for all planners."""
 
 
 def control_rewards(trials: int, frames: Mapping[str, Tables]) -> Values:
@@ -53,7 +53,7 @@ MEASURES = {"value": ("error", -1), "reward": ("reward", 1)}
 
 
 def tuned(runs: pd.DataFrame) -> pd.DataFrame:
-    """Of `runs` with a column `value`, an error, those of other tasks at the draws chosen on `TUNED_ON`."""
+    """The runs on other tasks at the draws with the lowest `value`, an error, on TUNED_ON."""
     tried = runs["dataset_label"] == TUNED_ON
     mean = runs[tried].groupby(["label", "draw"])["value"].agg(plain_mean)
     best = mean.groupby("label").idxmin()

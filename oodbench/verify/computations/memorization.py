@@ -1,4 +1,4 @@
-"""The orderings of arXiv:1706.05394 as signed differences by trial, above 0 where they come out.
+"""The orderings of arXiv:1706.05394 as signed differences by trial, above 0 if they are reproduced.
 
 Its figure 10 is on what regularizers cost on real labels where they hinder memorization. A regularizer is a
 curve with a point for each strength: the training accuracy on random labels at the end of training, and the
@@ -62,8 +62,8 @@ def _of_critical_samples(curves: pd.DataFrame) -> Values:
 
 
 def _of_time(curves: pd.DataFrame) -> Values:
-    """Whether patterns are learned before noise: on labels of which a share is random, the test accuracy
-    is highest before the training set is fitted (at the end, if never), and falls from there.
+    """Whether patterns are learned before noise: with noisy labels, the test accuracy peaks before the
+    training set is fitted (at the end, if never), and then falls.
     """
     noisy = curves[curves["dataset_label"].isin(NOISY)].sort_values("step")
     runs = noisy.groupby(KEYS)[TEST]
@@ -76,8 +76,8 @@ def _of_time(curves: pd.DataFrame) -> Values:
 
 
 def _of_capacity(curves: pd.DataFrame) -> Values:
-    """What more units gain in best test accuracy, and how many times faster the training set is fitted
-    (logarithm to base 2; runs that never fit count as fitted at their end), on noise and on real data.
+    """The gain of more units in best test accuracy, and the speed-up of fitting the training set (logarithm
+    to base 2; runs that never fit it count as fitted at their end), on noise and on real data.
     """
     best = curves.groupby(KEYS)[TEST].max()
     steps = fitted(curves).fillna(curves["step"].max()).map(np.log2)

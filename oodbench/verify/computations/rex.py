@@ -1,7 +1,7 @@
-"""Computed numbers of arXiv:2003.00688 (REx): two that sum sweeps up, and toy problems of risks only.
+"""Computed numbers of arXiv:2003.00688 (REx): summaries of two sweeps, and toy problems with known risks.
 
-The search counts how many configurations beat chance out of distribution (section 4.1). The financial
-indicators have 20 tasks (table 11.VI of the thesis). Two toy problems are the appendix's, with risks that
+The search counts the configurations that beat chance out of distribution (section 4.1). The financial
+indicators have 20 tasks (table 11.VI of the thesis). Two toy problems are from the appendix; their risks
 are functions of one or two numbers. The last is figure 11.4 of the thesis: the directions in which MM-REx
 and V-REx push two training risks.
 """
@@ -42,9 +42,9 @@ FIELD_METHODS: dict[str, dict[str, Any]] = {
     "MMREx": {"lambda_min": -1.0},
     "VREx": {"penalty_weight": 6.0},
 }
-"""The methods, at weights that give both the same gradient when the risks differ by 1/2."""
+"""The methods, at weights for which both have the same gradient when the risks differ by 1/2."""
 NEAR = 1e-3
-"""The difference of risks on each side of equality, between which the gradient's jump is measured."""
+"""The difference of risks on both sides of equality, where the gradient jumps."""
 
 
 def covariate_shift_search(trials: int, frames: Mapping[str, Tables]) -> Values:
