@@ -6,7 +6,7 @@ average draws that tie; the first of them is the chosen one. DomainBed's rules d
 section 3, and its code): the last draw wins a tie, and the oracle sees a run's last step only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from oodbench.metrics import known_direction
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import COMPLETE, SCORE
-from oodbench.results.tables import CELL, KINDS, Tables, plugins_of
+from oodbench.results.tables import CELL, KINDS, Tables, plugins_of, subset
 from oodbench.selection import (
     EVIDENCE,
     Rule,
@@ -81,6 +81,14 @@ class Chosen:
         known = runs["constant"].notna().to_numpy()
         table = runs[columns].iloc[np.argsort(~known, kind="stable")]
         return table.drop_duplicates(CELL).sort_index()
+
+    def on(self, datasets: Collection[str]) -> "Chosen":
+        """The choices on these datasets."""
+        runs, candidates = (
+            table[table["dataset_label"].isin(datasets)].reset_index(drop=True)
+            for table in (self.runs, self.candidates)
+        )
+        return Chosen(subset(self.tables, runs), self.rule, runs, candidates)
 
 
 def judge(tables: Tables, rule: str | None = None) -> Chosen:

@@ -28,7 +28,6 @@ from oodbench.results.tables import (
     CELL,
     ROW,
     Tables,
-    only,
     origins,
     plugins_of,
     pretraining,
@@ -134,8 +133,7 @@ class Leaderboard:
         known, found = recorded_metrics(self.chosen.tables), {}
         for metric in self.also:
             there = [dataset for dataset, metrics in known.items() if metric in metrics]
-            tables = only(self.chosen.tables, there)
-            found[metric] = cells(judge(tables, self.rule), metric)
+            found[metric] = cells(self.chosen.on(there) if there else self.chosen, metric)
         return found
 
     def last_cells(self, row: Mapping[Any, Any]) -> dict[str, Cell]:
