@@ -24,15 +24,7 @@ from oodbench.report.numbers import UNDEFINED, Cell, count, with_error, with_uni
 from oodbench.report.statistics import LEAST, WIDEST, each_mean_and_error, half_width
 from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.run_spec import CONSTANT
-from oodbench.results.tables import (
-    CELL,
-    ROW,
-    Tables,
-    origins,
-    plugins_of,
-    pretraining,
-    seen_before,
-)
+from oodbench.results.tables import CELL, ROW, Tables, origins, plugins_of, pretraining, seen_before
 from oodbench.selection import find_rule, rule_names, sees_test
 from oodbench.selection.judge import Chosen, judge, judge_by_all
 
