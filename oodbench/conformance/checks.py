@@ -25,8 +25,7 @@ OF_CLASSES = (
 Requirement = Callable[[type[Algorithm], Task], None]
 
 requirements: list[Requirement] = []
-"""All requirements: functions of an algorithm and a task that raise `Broken`, `RoundOff`, or
-`DoesNotApply`."""
+"""All requirements: functions of an algorithm and a task that raise one of the errors below."""
 
 
 class DoesNotApply(Exception):
@@ -34,9 +33,7 @@ class DoesNotApply(Exception):
 
 
 class RoundOff(AssertionError):
-    """Numbers that should be equal in float64 are equal only in float32, for example by a float32
-    constant.
-    """
+    """Numbers are equal in float32 but not in float64, for example because of a float32 constant."""
 
 
 class Broken(AssertionError):

@@ -45,9 +45,7 @@ def test_its_leaderboard_is_the_boards(frames: Tables) -> None:
     trained = frames.runs.query(f"trial < {TRIALS} and dataset_label == '{DATASET}'")
     board = leaderboard(subset(frames, trained))
     found = board.frame.query("environment == 'mean'").set_index("label")
-    cells = [
-        str(with_error(*row)) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)
-    ]
+    cells = [str(with_error(*row)) for row in found[["mean", "stderr", "metric"]].to_numpy()]
     known = dict(zip(found.index, cells, strict=True))
     table = shown.partition("─\n")[2]
     rows = {re.split(r"\s{2,}", line)[0]: line for line in table.splitlines() if line.strip()}

@@ -64,13 +64,10 @@ def test_its_numbers_are_those_of_the_table_with_the_chosen_runs(
         assert cell[VALUE] == str(with_error(row["mean"], row["stderr"], row["metric"]))
     for d, columns in enumerate(tree["rules"][rule]["environments"]):
         for column in columns:
-            own = frame[
-                (frame["dataset"] == tree["datasets"][d]["name"])
-                & (frame["environment"] == column["name"])
-            ].to_dict(orient="records")
-            assert column["texts"] == [
-                str(with_error(r["mean"], r["stderr"], r["metric"])) for r in own
-            ]
+            of_dataset = frame["dataset"] == tree["datasets"][d]["name"]
+            own = frame[of_dataset & (frame["environment"] == column["name"])]
+            own = own[["mean", "stderr", "metric"]].to_numpy()
+            assert column["texts"] == [str(with_error(*row)) for row in own]
     for key, cell in cells(tree, rule).items():
         runs = chosen[(chosen["dataset_label"] == key[0]) & (chosen["label"] == key[1])]
         tests, ties, *numbers = cell[RUNS]
