@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from oodbench.errors import UserError, counted
+from oodbench.errors import UserError
 from oodbench.notes import Note
 from oodbench.results.boards import (
     PROTOCOL_FILE,
