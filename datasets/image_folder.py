@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from unicodedata import normalize
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from oodbench.data.pictures.folders import Listing, OwnImages, files_of, image_metadata
 from oodbench.data.pictures.pixels import class_folders, image_files, left_out
-from oodbench.data.tables.readings import look_alikes
+from oodbench.data.tables.readings import look_alikes, one_name
 from oodbench.datasets import Environment, in_order, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
@@ -113,14 +114,14 @@ class ImageFolder(OwnImages):
             pattern = re.compile(self.options.group)
         except re.error as error:
             raise UserError(f"ImageFolder: `group` is not a regular expression: {error}") from error
-        found: dict[str, list[str]] = {}
-        for environment, files in self.listing.items():
-            for file, _ in files:
-                match = pattern.search(file.relative_to(self.root).as_posix())
-                if match is None or match[pattern.groups and 1] is None:
-                    raise UserError(f"ImageFolder: `group: {pattern.pattern}` is not in {file}")
-                found.setdefault(environment, []).append(match[pattern.groups and 1])
-        return found
+        found = []
+        for file in files_of(self.listing):
+            match = pattern.search(file.relative_to(self.root).as_posix())
+            if match is None or match[pattern.groups and 1] is None:
+                raise UserError(f"ImageFolder: `group: {pattern.pattern}` is not in {file}")
+            found.append(match[pattern.groups and 1])
+        names = iter(one_name(found)[0])
+        return {name: [*islice(names, len(files))] for name, files in self.listing.items()}
 
     @cached_property
     def listing(self) -> Listing:
@@ -265,7 +266,7 @@ def _unwrapped(root: Path) -> Path:
 def _same_subjects(listing: Listing) -> str:
     """A note if all file names begin as `P012_3.png` does, and environments share such beginnings."""
     begun = {
-        name: [match[0] for file, _ in files if (match := SUBJECT.match(file.name))]
+        name: [match[0].lower() for file, _ in files if (match := SUBJECT.match(file.name))]
         for name, files in listing.items()
     }
     if any(len(begun[name]) < len(files) for name, files in listing.items()):

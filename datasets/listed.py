@@ -18,7 +18,16 @@ from torch import Tensor
 from oodbench.columns import Reading
 from oodbench.data.audit import FEW_EXAMPLES
 from oodbench.data.tables.cells import Cells
-from oodbench.data.tables.readings import MARKS, MOST, Reader, look_alikes, one_spelling, shown
+from oodbench.data.tables.readings import (
+    MARKS,
+    MOST,
+    SEVERAL,
+    Reader,
+    look_alikes,
+    one_name,
+    one_spelling,
+    shown,
+)
 from oodbench.data.tables.typed import table_files, table_of_frame
 from oodbench.datasets import Dataset, Environment, in_order, labelled, md5
 from oodbench.errors import UserError, unknown
@@ -30,8 +39,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SPLITS = ("in", "out")
-SEVERAL = 10
-"""More classes than these that are fractions are taken for real targets."""
 
 
 class Listed(Dataset):
@@ -188,9 +195,13 @@ class Listed(Dataset):
     def _words(self, role: str, column: str) -> npt.NDArray[np.object_]:
         """The texts (N,) in the column of a role; raises UserError for an empty one."""
         words, note = one_spelling(self.rows.texts(column))
+        note = f"{note} and count as one" if note else ""
+        if role == "group":  # so that nobody is on both sides of a split
+            names, alike = one_name(words.tolist())
+            words, note = np.array(names, dtype=object), note or alike
         distinct = set(words)
-        names = [f"{mark} is a name here, not a gap" for mark in MARKS if mark in distinct]
-        odd = [f"{note} and count as one" if note else "", look_alikes(distinct), *names]
+        marks = [text for text in in_order(distinct) if text.lower() in MARKS]
+        odd = [note, look_alikes(distinct), *(f"{m} is a name here, not a gap" for m in marks)]
         why = "; ".join([f"the option `{role}`", *filter(None, odd)])
         values = shown(in_order(distinct))
         self._roles[column] = Reading(column, role, why, values, unusual=any(odd))

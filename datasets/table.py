@@ -19,6 +19,7 @@ from oodbench.data.tables.readings import (
     Numbers,
     counts_rows,
     look_alikes,
+    odd_numbers,
     one_spelling,
     shown,
     units,
@@ -189,18 +190,21 @@ class Table(Listed):
         cells = self.rows.cells(name).to_pylist()
         texts, (_, note) = np.array(cells, dtype=object), one_spelling(cells)
         empty = int((texts == "").sum())
+        alike = look_alikes(texts)
         texts[texts == ""] = EMPTY
         distinct = in_order(set(texts))
+        filled = [text for text in distinct if text != EMPTY]
+        measured = units(filled) or odd_numbers(filled)
         if len(distinct) > MOST:
             raise UserError(
                 f"{self.path}: '{name}' has {len(distinct):,} categories, and a column may have {MOST}; "
                 "name the columns of inputs in the option `features`, or this one in `group` if equal ones "
-                "belong together, such as a patient's"
+                f"belong together, such as a patient's{f' ({measured})' * bool(measured)}"
             )
         if name == "group":
             why += "; the option `group` keeps its rows on one side of a split"
         odd = [f"{note}, and not one category: write it alike" if note else ""]
-        odd += [look_alikes(distinct), units(t for t in distinct if t != EMPTY)]
+        odd += [alike, measured]
         why = "; ".join([why, *filter(None, odd)])
         is_unusual = any(odd) or name == "group"
         return Reading(name, "category", why, shown(distinct), empty, is_unusual), texts

@@ -1,9 +1,11 @@
 """A table in a file: its encoding, its separator, and its cells as texts."""
 
+import bz2
 import codecs
 import csv
 import gzip
 import io
+import lzma
 import re
 import string
 import zipfile
@@ -29,9 +31,23 @@ LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 JSON = re.compile(r'\s*\[?\s*\{\s*["}]')
 """How JSON begins."""
 UNREAD = (
-    *"7z arff avro bz2 db dta h5 hdf5 mat npy npz numbers ods orc pickle pkl rar rdata rds".split(),
-    *"sas7bdat sav sqlite tar tar.gz tgz xls xlsb xlsm xlsx xz zst".split(),
+    *"7z arff avro db dta h5 hdf5 mat npy npz numbers ods orc pickle pkl rar rdata rds".split(),
+    *"sas7bdat sav sqlite tar tar.gz tgz xls xlsb xlsm xlsx".split(),
 )
+PACKED = {
+    rb"\x1f\x8b": gzip.decompress,
+    rb"BZh\d1AY&SY": bz2.decompress,
+    rb"\xfd7zXZ\0": lzma.decompress,
+    rb"\x28\xb5\x2f\xfd": lambda data: pa.input_stream(data, compression="zstd").read(),
+}
+"""What unpacks a file that begins so."""
+MARKED = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Byte order marks, the longer ones first."""
 FORMS = "save the table as CSV, JSON, Parquet or Feather"
 USUAL = ("target", "environment")
 """The default columns of the options of these names."""
@@ -74,7 +90,7 @@ class Cells:
         self._read = read
         self.notes = read.notes
         """What was unusual in reading the file."""
-        trimmed = [pc.utf8_trim_whitespace(column).combine_chunks() for column in read.columns]
+        trimmed = [_trimmed(column).combine_chunks() for column in read.columns]
         self._columns = dict(zip(self.columns, trimmed, strict=True))
 
     def _read_csv(self, text: str, encoding: str, separator: str) -> Read:
@@ -85,6 +101,7 @@ class Cells:
             names = ", ".join(SEPARATORS)
             raise UserError(f"the option `separator` is a character or {names}, not '{separator}'")
         text, self.separator, above = _from_header(text, separator)
+        text = _with_all_names(text, self.separator, self.path)
         notes = []
         if encoding not in ("utf-8", "utf-8-sig"):
             notes.append(
@@ -118,6 +135,11 @@ class Cells:
             hint = f" (the option `{name}` names another)" if name in USUAL else ""
             if self.is_text and len(self.columns) == 1:
                 hint = " (the option `separator` says what separates columns)"
+                if any(sign in self.columns[0] for sign in ",;\t"):
+                    hint = " (each line is in quotes, as if it were one cell: take them away)"
+            first = (c.slice(0, 5).to_pylist() for c in self._columns.values())
+            if rows := [cells.index(name) for cells in first if name in cells]:
+                hint = f" (it stands in {self._read.place(rows[0])}: leave out what is above)"
             raise unknown("column", name, self.columns, self.place(-1), hint)
         if kind := self._read.types.get(name):
             raise UserError(
@@ -137,14 +159,21 @@ class Cells:
         return texts
 
 
-def _unpacked(path: Path) -> bytes:
+def _trimmed(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    column = pc.utf8_trim_whitespace(column)
+    if pc.any(pc.starts_with(column, '="')).as_py():  # Excel's way to keep zeros, such as ="007"
+        column = pc.replace_substring_regex(column, '^="(.*)"$', r"\1")
+    return column
+
+
+def _unpacked(path: Path, data: bytes) -> bytes:
     """The contents of a file, or of the only one in an archive."""
-    if path.name.lower().endswith(tuple(f".{ending}" for ending in UNREAD)):
-        raise UserError(f"{path} is of a form that is not read: {FORMS}")
-    data = path.read_bytes()
     try:
-        if data.startswith(b"\x1f\x8b"):
-            return gzip.decompress(data)
+        for start, unpack in PACKED.items():
+            if re.match(start, data):
+                return _unpacked(path, unpack(data))
+        if data[257:262] == b"ustar":
+            raise UserError(f"{path} is an archive (tar): unpack it, and name one file")
         if data.startswith(b"PK\x03\x04"):
             archive = zipfile.ZipFile(io.BytesIO(data))
             names = [n for n in archive.namelist() if not re.search(r"(^|/)(\.|__MACOSX/)|/$", n)]
@@ -155,16 +184,20 @@ def _unpacked(path: Path) -> bytes:
             listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
             what = f"{path} is an archive of {len(names)} files, not of one ({listed})"
             raise UserError(f"{what}: join those that belong together, and name one file")
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
+    except (
+        *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+        *(OSError, EOFError, RuntimeError, ValueError),
+    ) as error:
         raise UserError(f"{path} cannot be unpacked: {error}") from None
     return data
 
 
 def _decoded(path: Path, encoding: str) -> tuple[str, str]:
-    data = _unpacked(path)
-    marked = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
+    if path.name.lower().endswith(tuple(f".{ending}" for ending in UNREAD)):
+        raise UserError(f"{path} is of a form that is not read: {FORMS}")
+    data = _unpacked(path, path.read_bytes())
     try:
-        for tried in [encoding] if encoding else [marked or "utf-8", "cp1252", "latin-1"]:
+        for tried in [encoding] if encoding else [_marked(data) or "utf-8", "cp1252", "latin-1"]:
             try:
                 text = data.decode(tried)
                 break
@@ -177,10 +210,32 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
     if text.startswith(("PAR1", "ARRO", "FEA1")):
         hint = "unpack it, and let its name end in .parquet or .feather"
         raise UserError(f"{path} is Parquet or Feather: {hint}")
+    if re.match(r"\s*<(!doctype )?html", text, re.IGNORECASE):
+        raise UserError(f"{path} is a web page, such as a login or an error: download the file again")
     if "\0" in text:
         hint = f"if it is one, the option `encoding` helps, else {FORMS}"
         raise UserError(f"{path} is not a text file: it holds a zero byte; {hint}")
     return text.removeprefix("\ufeff"), tried
+
+
+def _marked(data: bytes) -> str:
+    """The encoding that a byte order mark or, in two bytes a letter, zeros tell; empty for others."""
+    marked = next((name for mark, name in MARKED.items() if data.startswith(mark)), "")
+    zeros = [data[at:LONG:2].count(0) for at in (0, 1)]
+    is_wide = 4 * max(zeros) > min(len(data), LONG) > 0 == min(zeros)
+    return marked or ("utf-16-be" if zeros[0] else "utf-16-le") * is_wide
+
+
+def _with_all_names(text: str, separator: str, path: Path) -> str:
+    """The text with an empty name for a column without one: R's names of rows, or a separator too much."""
+    rows = [cells for _, cells in islice(_rows(text, separator, path), SAMPLE)]
+    if not _lack_one_name(rows):
+        return text
+    is_empty = not any(row[-1].strip() for row in rows[1:])
+    if not is_empty and len({row[0] for row in rows[1:]}) < len(rows) - 1:
+        return text
+    before = r"\n*[^\r\n]+" if is_empty else r"\n*"
+    return re.sub(f"^({before})", lambda match: match[1] + separator, text, count=1)
 
 
 def _from_header(text: str, given: str) -> tuple[str, str, int]:
@@ -210,12 +265,16 @@ def _found(sample: str, separators: Sequence[str]) -> tuple[str, int]:
         if rows and not (is_last and best[0]):
             rows = rows[:-1] or rows  # the sample may end within quotes
             start, width = _start(rows)
-            alike = all(len(row) == len(rows[0]) for row in rows)
+            alike = {len(row) for row in rows[1:]} <= {len(rows[0])} or _lack_one_name(rows)
             score = (alike, start > 0, width)
             is_sure = alike or not is_last or (start > 0 and width > 2 and best[2] == 1)
             if width > 1 and score > best[:3] and is_sure:
                 best = (*score, separator, at[start - 1] if start else 0)
     return best[3:]
+
+
+def _lack_one_name(rows: Sequence[Sequence[str]]) -> bool:
+    return len(rows) > 2 and {len(row) for row in rows[1:]} == {len(rows[0]) + 1}
 
 
 def _with_single_blanks(text: str) -> str:
@@ -244,6 +303,8 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
     if not header:
         raise UserError(f"{path} holds no row")
     names = [name.strip(BLANKS) for name in header]
+    if all(re.fullmatch("'.+'", name) for name in names):
+        raise UserError(f"{path}: names are in single quotes; cells are quoted by double ones")
     if text.count('"') % 2:  # arrow would take all up to the end for one cell
         _check(text, separator, path)
     data = text.encode()
@@ -259,7 +320,10 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
         raise UserError(f"{path}: {' '.join(str(error).split())[:160]}") from None
     if len(table) + 1 < sum(not line.isspace() for line in io.StringIO(text)):
         _check(text, separator, path)  # arrow lets a quote that opens a cell take further rows
-    return names, table.columns
+    size = len(table)
+    while size and not any(column[size - 1].as_py().strip() for column in table.columns):
+        size -= 1  # a spreadsheet writes rows below the last one, too
+    return names, table.slice(0, size).columns
 
 
 def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:

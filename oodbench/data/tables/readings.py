@@ -16,11 +16,17 @@ from oodbench.data.tables.cells import Cells
 from oodbench.errors import UserError
 
 MARKS = (
-    "",
-    *"NA N/A #N/A n/a N.A. n.a. #NA <NA> NaT NaN NAN nan -nan NULL null None ? - -- .".split(),
-    *r"#NULL! #DIV/0! #VALUE! #REF! #NAME? #NUM! 1.#IND -1.#IND 1.#QNAN -1.#QNAN \N".split(),
+    *("", *"na n/a #n/a n.a. #na <na> nat nan -nan null (null) ? - -- \u2013 \u2014 . .. ... * #".split()),
+    *r"#null! #div/0! #value! #ref! #name? #num! 1.#ind -1.#ind 1.#qnan -1.#qnan \n".split(),
 )
-"""Cells of a column of numbers that programs and people write for a gap."""
+"""Cells of a column of numbers that programs and people write for a gap, in lower case."""
+WORDS = (
+    *("k. a.", "not available", "not applicable", "no data"),
+    *"none nil missing unknown n/d n.d. k.a. nodata".split(),
+)
+"""Words for a gap among numbers, which elsewhere are names like others."""
+SEVERAL = 10
+"""More names than these that are numbers may be meant as numbers."""
 MOST = 100
 """The most categories of a column; more are probably names or dates."""
 GROUPED = r"[ \x{00A0}\x{202F}\x{2019}']"
@@ -32,7 +38,9 @@ MONTH = (
 )
 DAY = r"(?i:mon|tue(s)?|wed(nes)?|thu(rs)?|fri|sat(ur)?|sun)(day)?\.?"
 DATE = (
-    r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(\d{2})?"
+    r"^((19|20)\d{2}[-/](0[1-9]|1[0-2])|(19|20)\d{2}[-/ ]?[QW]\d{1,2}|Q[1-4][-/ ]?(19|20)\d{2}"
+    r"|\d{1,2}\.? (de )?\p{L}{3,10}\.? (de )?(19|20)\d{2}"
+    r"|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(\d{2})?"
     r"|(19|20)\d{2}(0[1-9]|1[0-2])([0-2]\d|3[01])"
     rf"|({DAY},? )?(\d{{1,2}}\.?[- ])?{MONTH}[-, ]+(\d{{1,2}},? +)?\d{{2,4}}"
     rf"|\d{{4}}[- ]{MONTH}([- ]\d{{1,2}})?)"
@@ -42,6 +50,8 @@ SAME = {"true": "1", "yes": "1", "false": "0", "no": "0"}
 """Words that mean what a number means."""
 NAMELESS = re.compile(r"(Unnamed: \d+(_level_\d+)?|__index_level_\d+__|\.\.\.\d+)(\.\d+)?")
 """What pandas and readr call columns without a name."""
+ACCOUNTED = r"^(\(([$€£¥]? ?\d[\d.,' ]*)\)|([$€£¥]? ?\d[\d.,' ]*)-)$"
+"""A number below 0 as accountants, (5), and SAP, 5-, write it."""
 AFFIXED = re.compile(
     r"([+-]?)([$€£¥]? ?)([+-]?[\d.,'\u2019\u00a0\u202f ]*\d)( ?(?:[%‰°$€£¥]|[^\W\d_])\D*)?"
 )
@@ -137,6 +147,8 @@ class Reader:
             why.append(f"{', '.join(marks)} taken for empty")
         if unit:
             why.append(f"all are in '{unit}'")
+        if (row := pc.index(pc.match_substring_regex(cells, ACCOUNTED), True).as_py()) >= 0:
+            why.append(f"{cells[row]} is below 0")
         if form is POINT:
             why += _doubts(pc.drop_null(filled), self.table.separator)
         why += _far_nines(given)
@@ -213,8 +225,8 @@ class Reader:
     def is_date(self, name: str) -> bool:
         """Whether all filled cells of a column are dates."""
         cells = self.table.cells(name)
-        first = next((text for text in map(str, cells) if text not in MARKS), "")
-        if not re.match(DATE, first):  # such as most columns of numbers
+        first = next((text for text in map(str, cells) if text.lower() not in MARKS), "")
+        if not pc.match_substring_regex(pa.scalar(first), DATE).as_py():  # most columns of numbers
             return False
         return pc.all(pc.match_substring_regex(pc.drop_null(_filled(cells)), DATE)).as_py() is True
 
@@ -249,12 +261,15 @@ def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
 
 
 def _with_hyphens(cells: pa.Array) -> pa.Array:
-    return pc.replace_substring(cells, "\u2212", "-")
+    cells = pc.replace_substring(cells, "\u2212", "-")
+    if pc.any(pc.or_(pc.starts_with(cells, "("), pc.ends_with(cells, "-"))).as_py():
+        cells = pc.replace_substring_regex(cells, ACCOUNTED, r"-\2\3")
+    return cells
 
 
 def _filled(cells: pa.Array) -> pa.Array:
     cells = _with_hyphens(cells)
-    is_mark = pc.is_in(cells, pa.array(MARKS))
+    is_mark = pc.is_in(pc.utf8_lower(cells), pa.array((*MARKS, *WORDS)))
     return pc.if_else(is_mark, pa.scalar(None, pa.string()), cells)
 
 
@@ -262,12 +277,33 @@ def look_alikes(texts: Iterable[str]) -> str:
     """A clause on the first texts that people could take for equal, such as `Yes` and `yes`, or nothing."""
     same: dict[str, list[str]] = {}
     for text in sorted(set(texts)):
-        plain = unicodedata.normalize("NFKC", text).casefold()
-        seen = "".join(c for c in plain if unicodedata.category(c) != "Cf")
-        bare = re.sub(r"(?<=\w)[\s_-]+(?=[^\W\d])|\.$|^0+(?=\d)", "", seen)
-        same.setdefault(SAME.get(bare, bare), []).append(text)
+        bare = _bare(text)
+        same.setdefault("" if bare in MARKS else SAME.get(bare, bare), []).append(text)
     several = next((written for written in same.values() if len(written) > 1), ())
     return f"{' and '.join(map(repr, several))} count as different" if several else ""
+
+
+def _bare(text: str) -> str:
+    """What people see of a text, without case, hyphens between words and leading zeros."""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    seen = "".join(c for c in plain if unicodedata.category(c) != "Cf")
+    return re.sub(r"(?<=\w)[\s_-]+(?=[^\W\d])|\.$|^0+(?=\d)", "", seen)
+
+
+def one_name(texts: Sequence[str]) -> tuple[list[str], str]:
+    """The texts (N,) with one spelling for those that look alike, such as P07 and p07, and a note on it."""
+    first = dict[str, str]()
+    known = {text: first.setdefault(_bare(text), text) for text in sorted({*texts})}
+    odd = next(((name, text) for text, name in known.items() if text != name), None)
+    note = f"{' and '.join(map(repr, odd))} count as one" if odd else ""
+    return [known[text] for text in texts], note
+
+
+def odd_numbers(texts: Sequence[str]) -> str:
+    """A clause on many texts that hold digits and no letter, such as 120/80, or nothing."""
+    if len(texts) <= SEVERAL or any(re.search(r"[^\W\d_]|^\D*$", text) for text in texts):
+        return ""
+    return f"{len(texts)} texts such as {texts[0]} count as words, not as numbers"
 
 
 def units(texts: Iterable[str]) -> str:

@@ -266,6 +266,9 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 def _records(value: Any, path: Path) -> Records:
     if isinstance(value, list):
+        names = value[0] if value and isinstance(value[0], list) else []
+        if names and all(isinstance(row, list) and len(row) == len(names) for row in value):
+            return _rows([*map(str, names)], value[1:], "the first list names the columns")
         return _numbered(value)
     inner = value if isinstance(value, dict) else {}
     forms = (_split, _columns, _only_list, _tree, _by_name)
