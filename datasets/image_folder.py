@@ -149,6 +149,11 @@ class ImageFolder(OwnImages):
                     raise UserError(f"{why}no folder {at / name}, but there is {odd}: {hint}")
         return listing
 
+    @property
+    def _inside(self) -> list[str]:
+        names = {f[2] for f in self._found.values() if len(f) > 2 and not self.options.attributes}
+        return in_order(names)[:9]
+
     def _names(self) -> Names:
         """The names of each picture's folders, without those of splits."""
         written: dict[str, str] = {}  # by a name in NFC, its first spelling on disk
@@ -242,6 +247,7 @@ class ImageFolder(OwnImages):
         notes = {
             left_out(root, files_of(listing)): True,
             f"without images, and so no class or environment: {empty}": empty,
+            f"folders inside those of classes do not count: {', '.join(self._inside)}": self._inside,
             f"environments are the folders of {root}, alone in {self.given}": root != self.given,
             f"environments are called like splits ({', '.join(self.environments)}), and splits of one "
             "data set differ by chance alone": all(map(SPLIT.fullmatch, self.environments)),

@@ -33,6 +33,7 @@ from oodbench.datasets import Dataset, Environment, in_order, labelled, md5
 from oodbench.errors import UserError, unknown
 from oodbench.files import refuse_pointer
 from oodbench.hparams import hparam
+from oodbench.notes import SHOWN
 from oodbench.tasks import Task
 
 if TYPE_CHECKING:
@@ -289,9 +290,10 @@ def class_notes(
                 f"{', '.join(map(repr, only[:5]))}: where it is held out, {count} of its {size} examples "
                 "can't be right, as no training environment has them"
             )
-        if len(of_here) == 1:
-            (one,) = of_here
-            notes.append(f"environment '{name}' has one class only, '{one}'")
+    ones = [(name, *of_here) for name, of_here in classes.items() if len(of_here) == 1]
+    notes += [f"environment '{n}' has one class only, '{one}'" for n, one in ones[:SHOWN]]
+    if len(ones) > SHOWN:
+        notes.append(f"{len(ones) - SHOWN} more environments have one class only")
     held_out = [n for n in test_environments if n in classes]
     trained = {c for name, them in classes.items() if name not in held_out for c in them}
     if len(held_out) > 1:

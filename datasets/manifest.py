@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 from unicodedata import normalize
+from urllib.parse import unquote
 
 from oodbench.columns import Reading
 from oodbench.data.pictures.folders import Listing, OwnImages, image_metadata
@@ -14,10 +15,13 @@ from oodbench.errors import UserError
 
 from .listed import Listed
 
+PATHS = ("path", "file_name", "filename", "filepath", "image_path", "image", "file")
+"""Names of the column of images, the first that is there."""
+
 
 @register("Manifest", image_metadata(paper="none", licence="the file's", shift="the file's"))
 class Manifest(Listed, OwnImages):
-    """Image files that a column `path` names, absolutely or relative to the folder of the listing file."""
+    """Image files that a column such as `path` names, absolutely or relative to the folder of the file."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Listed.Options, OwnImages.Options):
@@ -30,8 +34,8 @@ class Manifest(Listed, OwnImages):
 
     @property
     def image_column(self) -> str:
-        """The column of images."""
-        return "path"
+        """The column of images: `path`, or what other tools call it."""
+        return next((name for name in PATHS if name in self.rows.columns), PATHS[0])
 
     @property
     def root(self) -> Path:
@@ -44,7 +48,8 @@ class Manifest(Listed, OwnImages):
         """The image of each row; raises UserError, with the line, for one that is not there."""
         files = []
         for row, text in enumerate(self.rows.texts(self.image_column)):
-            forms = [text, *(normalize(form, text.replace("\\", "/")) for form in ("NFC", "NFD"))]
+            plain = [text, text.replace("\\", "/"), unquote(text)]
+            forms = [text, *(normalize(form, each) for each in plain for form in ("NFC", "NFD"))]
             file = next((at for form in forms if (at := self.root / form).is_file()), None)
             if file is None:
                 where = "" if Path(text).is_absolute() else f" in {self.root}"

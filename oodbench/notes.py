@@ -1,7 +1,11 @@
 """Footnotes of tables, with their short versions for the screen, and findings on data."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+SHOWN = 6
+"""Of more findings of one kind these are shown, and the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,12 @@ class Finding:
     def changes_meaning(self) -> bool:
         """Whether a number means something else because of it, so that plans say it."""
         return self.kind not in ("equal inputs", "small class")
+
+
+def sentences(findings: Iterable[Finding]) -> list[str]:
+    """What findings say, kind by kind; of many of one kind the first, and how many there are."""
+    kinds = defaultdict[str, list[str]](list)
+    for finding in findings:
+        kinds[finding.kind].append(finding.sentence)
+    shown = [(each[:SHOWN], len(each) - SHOWN, kind) for kind, each in kinds.items()]
+    return [s for some, n, kind in shown for s in (*some, *[f"and {n} more ({kind})"] * (n > 0))]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oodbench.errors import MOST_THREADS, UserError
+from oodbench.notes import SHOWN, sentences
 from oodbench.terminal import Plugins, commands, terminal
 from oodbench.yaml_values import assignments
 
@@ -120,10 +121,10 @@ def check(
     for c in environments:
         if c.repeated:
             console.say(f"{c.name}: {c.repeated} of its examples repeat earlier ones' inputs")
-    for finding in audit_of(dataset, environments):
-        console.say(finding.sentence)
+    for sentence in sentences(audit_of(dataset, environments)):
+        console.say(sentence)
     problems = [problem for contents in environments for problem in contents.unreadable]
-    for problem in problems:
+    for problem in problems[:SHOWN]:
         console.say(problem)
     if problems:
         raise UserError(f"{len(problems)} examples of {dataset.label} cannot be read")

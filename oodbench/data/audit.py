@@ -11,12 +11,15 @@ import torch
 
 from oodbench.columns import EMPTY
 from oodbench.data.pictures.folders import Images
+from oodbench.data.pictures.pixels import TINY
 from oodbench.data.preparation import Contents, class_names, group_names, hashes_of
 from oodbench.data.streams import Stored
-from oodbench.datasets import Dataset, Environment
+from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError, counted
 from oodbench.notes import Finding
 
+CLOSE = 0.15
+"""Pictures that look the same differ by at most this share of their contrast."""
 FEW_EXAMPLES, FEW = 30, 10
 """Metrics of an environment, and of a group or a class, with fewer examples are coarse."""
 SAMPLE = 20_000
@@ -44,28 +47,45 @@ def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
     return audit(dataset, environments, roles, {c.name: c.hashes for c in every})
 
 
+def _unseeded(dataset: Dataset, environments: Environments, trial: int) -> list[Finding]:
+    """A finding if a dataset of a user's own gives other examples when it is made and loaded again."""
+    is_stored = any(isinstance(e.x, Stored) for e in environments.values())
+    if is_stored or type(dataset).__module__.startswith("oodbench."):
+        return []
+    again = make(dataset.name, vars(dataset.options), dataset.data_dir).load(trial)
+    odd = [n for n, e in environments.items() if not torch.equal(e.x, again[n].x)]
+    listed = _some([*map(repr, odd)])
+    text = (
+        f"{listed} differ each time that they are loaded: draw from `self.generator(trial)` alone"
+    )
+    return [Finding("unseeded data", tuple(odd), {}, "", text)] if odd else []
+
+
 def audit(
     dataset: Dataset,
     environments: Environments,
     roles: Sequence[tuple[Sequence[str], Sequence[str]]],
     hashes: Hashes | None = None,
     outs: Outs | None = None,
+    trial: int = 0,
 ) -> list[Finding]:
     """Findings from comparing test with training environments, in the pairs that `roles` holds.
 
     Inputs are compared by `hashes`, or if none are given, as far as no files have to be read. Columns are
     judged with the first of the roles.
     """
-    found = list[Finding]()
+    found = _unseeded(dataset, environments, trial)
     with suppress(UserError, OSError):  # a run that needs these examples says so
         inputs = {} if dataset.repeats else _numbered(dataset, environments, hashes)
+        looks = _alike(dataset, inputs) if isinstance(dataset, Images) and inputs else {}
         units = {n: e.clusters.numpy() for n, e in environments.items() if e.clusters is not None}
+        of = {"looks": looks, "inputs": inputs, "groups": units}
         for test, training in ((test, training) for tests, training in roles for test in tests):
-            for numbers in (inputs, units):
+            for what, numbers in of.items():
                 both = {n: numbers[n] for n in (test, *training) if n in numbers}
                 used = {n: each[_used(environments[n], n == test)] for n, each in both.items()}
                 if test in used and len(used) > 1:
-                    found += _shared(dataset, test, used.pop(test), used, numbers is units)
+                    found += _shared(dataset, test, used.pop(test), used, what)
         found += _of_columns(dataset, environments, roles[0][1] if roles else ())
     for name in dict.fromkeys(name for tests, _ in roles for name in tests):
         found += _few(dataset, name, environments[name])
@@ -93,27 +113,59 @@ def _numbered(
         hashes = {name: [*hashes_of(e, [])] for name, e in environments.items()}
     known = hashes or {}
     every = [h or f"{n} {i}".encode() for n, each in known.items() for i, h in enumerate(each)]
+    if not len(pairs):
+        return {}
     ends = np.cumsum([len(each) for each in known.values()])[:-1]
     numbers = np.split(np.unique(every, return_inverse=True)[1], ends)
     return dict(zip(known, numbers, strict=bool(known)))
 
 
+def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
+    """The numbers, equal also for pictures that look the same, such as a JPEG that was saved again.
+
+    Two do if they differ far less than different pictures of an environment. Empty if no further ones do.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+    from scipy.spatial import cKDTree
+
+    whole = np.concatenate([*numbers.values()])
+    seen = [look.tiny for name in numbers for look in dataset.survey[name]]
+    _, first = np.unique(whole, return_index=True)
+    at = np.array([i for i in first if seen[i]], dtype=int)
+    of = np.repeat(np.arange(len(numbers)), [len(each) for each in numbers.values()])[at]
+    tiny = bytes.fromhex("".join(seen[i] for i in at))
+    x = np.frombuffer(tiny, np.uint8).reshape(len(at), 3 * TINY**2).astype(float)
+    x -= x.mean(1, keepdims=True)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    parts = [part for i in range(len(numbers)) if len(part := x[of == i]) > FEW]
+    if not parts:
+        return {}
+    apart = [cKDTree(p).query(p[:: 1 + len(p) // 200], 2)[0][:, 1] for p in parts]
+    radius = min(CLOSE, min(float(np.quantile(each, 0.05)) for each in apart) / 3)
+    pairs = cKDTree(x).query_pairs(radius, output_type="ndarray")
+    links = coo_array((np.ones(len(pairs)), at[pairs].T), shape=2 * (len(whole),))
+    ends = np.cumsum([len(each) for each in numbers.values()])[:-1]
+    same = connected_components(links)[1][first][whole]
+    return dict(zip(numbers, np.split(same, ends), strict=True))
+
+
 def _shared(
-    dataset: Dataset, test: str, tested: Array, trained: Mapping[str, Array], of_groups: bool
+    dataset: Dataset, test: str, tested: Array, trained: Mapping[str, Array], of: str
 ) -> Iterator[Finding]:
     whole = np.concatenate([*trained.values()])
     units, count = np.intersect1d(tested, whole), int(np.isin(tested, whole).sum())
-    if not count:
+    is_chance = (of == "looks" or dataset.columns is not None) and _is_chance(tested, whole)
+    if not count or (of == "looks" and is_chance):
         return
     where = [name for name, there in trained.items() if np.isin(tested, there).any()]
     listed = _some([*map(repr, where)])
     text, example = f"{count} of the {counted(len(tested), 'example')} of '{test}'", ""
     counts = {"examples": count, "of": len(tested)}
-    if not of_groups:
-        is_chance = dataset.columns is not None and _is_chance(tested, whole)
+    if of != "groups":
         kind = "equal inputs" if is_chance else "copies"
         why = "as often as coarse columns coincide" if is_chance else "copies of training examples"
-        text += f" share the inputs of examples of {listed}: {why}"
+        text += f" {'look like' if of == 'looks' else 'share the inputs of'} examples of {listed}: {why}"
     else:
         kind = "separated groups" if dataset.separates_clusters else "shared groups"
         example = str(dataset.cluster_names[units[0]]) if dataset.cluster_names else ""

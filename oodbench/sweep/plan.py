@@ -10,7 +10,7 @@ from typing import Any
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.metrics import computed_names, recorded_names
-from oodbench.notes import Finding
+from oodbench.notes import Finding, sentences
 from oodbench.results.run_spec import OPTIONS, RunSpec
 from oodbench.results.tables import chosen_once
 from oodbench.seeds import derive
@@ -67,7 +67,9 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     findings = {source.label: source.findings for source, _ in datasets}
     notes = [f"{source.label}: {note}" for source, _ in datasets for note in source.dataset.notes]
     notes += [
-        f"{label}: {f.sentence}" for label, fs in findings.items() for f in fs if f.changes_meaning
+        f"{label}: {sentence}"
+        for label, found in findings.items()
+        for sentence in sentences(f for f in found if f.changes_meaning)
     ]
     notes = [*dict.fromkeys([*notes, *of_weights])]
     plan = Plan(sweep, [], [], chosen[0] if chosen else None, tuple(notes), findings)

@@ -331,5 +331,5 @@ def measured(source: Source) -> Source:
         discrete=is_discrete(dataset, environments),
         sizes={name: len(halves["in"]) for name, halves in first.items()},
         counts={name: tuple(of["in"].counts) for name, of in groups.items() if "in" in of},
-        findings=audit(dataset, environments, roles, outs=outs),
+        findings=audit(dataset, environments, roles, outs=outs, trial=trial),
     )

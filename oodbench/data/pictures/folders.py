@@ -242,7 +242,7 @@ class Images(FileDataset):
 
     @property
     def _survey_file(self) -> Path:
-        return self.root / ".oodbench" / f"seen-{self.fingerprint}.json"
+        return self.root / ".oodbench" / f"looks-{self.fingerprint}.json"
 
     @property
     def notes(self) -> Sequence[str]:
@@ -277,7 +277,7 @@ class Images(FileDataset):
         except OSError as error:
             why = "a dead link" if Path(error.filename).is_symlink() else error.strerror
             raise UserError(f"{self.name}: {error.filename}: {why}") from error
-        return digest_of("".join(lines).encode())
+        return digest_of("".join(lines).encode(errors="surrogateescape"))
 
     @property
     def cache_folder(self) -> Path:

@@ -34,6 +34,7 @@ READERS = {
     **dict.fromkeys((".nii", ".nii.gz"), "nibabel.load"),
     **dict.fromkeys((".npy", ".npz"), "numpy.load"),
     ".mat": "scipy.io.loadmat",
+    **dict.fromkeys((".heic", ".heif"), "pillow_heif.open_heif"),
 }
 """What reads files of scans and arrays, by their endings, for a user who saves them as pictures."""
 DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
@@ -122,7 +123,9 @@ def nature(file: Path) -> str:
             return f"{reader or READERS['.dcm']} reads them; save them as PNG"
         with _opened(stream) as image:
             return f"{image.format}; add the ending"
-    return "" if file.exists() else "a dead link"
+    if not file.exists():
+        return "a dead link"
+    return "" if file.stat().st_size else "it is empty"
 
 
 White = Callable[[], float]
@@ -180,6 +183,10 @@ def white_of(value: float) -> float:
     return next((white for white in WHITES if value <= white), value)
 
 
+TINY = 4
+"""The side of a picture's smallest version."""
+
+
 class Look(NamedTuple):
     """What a file holds, or why it cannot be read."""
 
@@ -194,6 +201,9 @@ class Look(NamedTuple):
     """Whether its EXIF entry says that the camera was turned."""
     several: bool = False
     """Whether it holds several images, such as pages."""
+    tiny: str = ""
+    """Its bytes (`TINY`, `TINY`, 3), hexadecimal, which change little if it is saved again; empty for deep
+    greys and single colours."""
 
 
 def look(file: Path) -> Look:
@@ -223,9 +233,16 @@ def _look(file: Path) -> Look:
                 image.has_transparency_data,
                 turned in range(2, 9),
                 image.format in PAGED and getattr(image, "n_frames", 1) > 1,
+                "" if image.mode in DEEP else _tiny(image),
             )
     except UserError as error:
         return Look(str(error))
+
+
+def _tiny(image: Image.Image) -> str:
+    size = TINY, TINY
+    tiny = np.asarray(image.convert("RGB").resize(size, Image.Resampling.BOX, reducing_gap=1.0))
+    return tiny.tobytes().hex() if tiny.std() > 1 else ""
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

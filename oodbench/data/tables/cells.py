@@ -38,16 +38,15 @@ PACKED = {
     rb"\x1f\x8b": gzip.decompress,
     rb"BZh\d1AY&SY": bz2.decompress,
     rb"\xfd7zXZ\0": lzma.decompress,
-    rb"\x28\xb5\x2f\xfd": lambda data: pa.input_stream(data, compression="zstd").read(),
+    rb"\x28\xb5\x2f\xfd": lambda data: pa.input_stream(pa.py_buffer(data), "zstd").read(),
 }
 """What unpacks a file that begins so."""
+DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError)
+"""What these raise."""
 MARKED = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),  # begins like UTF-16's
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }
-"""Byte order marks, the longer ones first."""
 FORMS = "save the table as CSV, JSON, Parquet or Feather"
 USUAL = ("target", "environment")
 """The default columns of the options of these names."""
@@ -101,7 +100,7 @@ class Cells:
             names = ", ".join(SEPARATORS)
             raise UserError(f"the option `separator` is a character or {names}, not '{separator}'")
         text, self.separator, above = _from_header(text, separator)
-        text = _with_all_names(text, self.separator, self.path)
+        text = _with_all_names(text, self.separator)
         notes = []
         if encoding not in ("utf-8", "utf-8-sig"):
             notes.append(
@@ -169,9 +168,8 @@ def _trimmed(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _unpacked(path: Path, data: bytes) -> bytes:
     """The contents of a file, or of the only one in an archive."""
     try:
-        for start, unpack in PACKED.items():
-            if re.match(start, data):
-                return _unpacked(path, unpack(data))
+        while unpack := next((u for start, u in PACKED.items() if re.match(start, data)), None):
+            data = unpack(data)
         if data[257:262] == b"ustar":
             raise UserError(f"{path} is an archive (tar): unpack it, and name one file")
         if data.startswith(b"PK\x03\x04"):
@@ -184,15 +182,13 @@ def _unpacked(path: Path, data: bytes) -> bytes:
             listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
             what = f"{path} is an archive of {len(names)} files, not of one ({listed})"
             raise UserError(f"{what}: join those that belong together, and name one file")
-    except (
-        *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
-        *(OSError, EOFError, RuntimeError, ValueError),
-    ) as error:
+    except DAMAGED as error:
         raise UserError(f"{path} cannot be unpacked: {error}") from None
     return data
 
 
 def _decoded(path: Path, encoding: str) -> tuple[str, str]:
+    """The text of a file and its encoding, with the first line that is not UTF-8 if there is one."""
     if path.name.lower().endswith(tuple(f".{ending}" for ending in UNREAD)):
         raise UserError(f"{path} is of a form that is not read: {FORMS}")
     data = _unpacked(path, path.read_bytes())
@@ -211,24 +207,27 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
         hint = "unpack it, and let its name end in .parquet or .feather"
         raise UserError(f"{path} is Parquet or Feather: {hint}")
     if re.match(r"\s*<(!doctype )?html", text, re.IGNORECASE):
-        raise UserError(f"{path} is a web page, such as a login or an error: download the file again")
+        raise UserError(f"{path} is a web page, perhaps a login: download the file again")
     if "\0" in text:
         hint = f"if it is one, the option `encoding` helps, else {FORMS}"
         raise UserError(f"{path} is not a text file: it holds a zero byte; {hint}")
+    if tried == "cp1252" and not encoding:
+        tried += f" (line {1 + data.count(10, 0, failed.start)} is not UTF-8)"
     return text.removeprefix("\ufeff"), tried
 
 
 def _marked(data: bytes) -> str:
     """The encoding that a byte order mark or, in two bytes a letter, zeros tell; empty for others."""
-    marked = next((name for mark, name in MARKED.items() if data.startswith(mark)), "")
+    marked = next((name for name, marks in MARKED.items() if data.startswith(marks)), "")
     zeros = [data[at:LONG:2].count(0) for at in (0, 1)]
     is_wide = 4 * max(zeros) > min(len(data), LONG) > 0 == min(zeros)
     return marked or ("utf-16-be" if zeros[0] else "utf-16-le") * is_wide
 
 
-def _with_all_names(text: str, separator: str, path: Path) -> str:
+def _with_all_names(text: str, separator: str) -> str:
     """The text with an empty name for a column without one: R's names of rows, or a separator too much."""
-    rows = [cells for _, cells in islice(_rows(text, separator, path), SAMPLE)]
+    reader = csv.reader(io.StringIO(text[:LONG], newline=""), delimiter=separator)
+    rows = [*islice(filter(None, reader), SAMPLE)]
     if not _lack_one_name(rows):
         return text
     is_empty = not any(row[-1].strip() for row in rows[1:])

@@ -16,7 +16,8 @@ from oodbench.data.tables.cells import Cells
 from oodbench.errors import UserError
 
 MARKS = (
-    *("", *"na n/a #n/a n.a. #na <na> nat nan -nan null (null) ? - -- \u2013 \u2014 . .. ... * #".split()),
+    *("", "?", "-", "--", "\u2013", "\u2014", ".", "..", "...", "*", "#"),
+    *"na n/a #n/a n.a. #na <na> nat nan -nan null (null)".split(),
     *r"#null! #div/0! #value! #ref! #name? #num! 1.#ind -1.#ind 1.#qnan -1.#qnan \n".split(),
 )
 """Cells of a column of numbers that programs and people write for a gap, in lower case."""
