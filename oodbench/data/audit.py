@@ -113,8 +113,6 @@ def _numbered(
         hashes = {name: [*hashes_of(e, [])] for name, e in environments.items()}
     known = hashes or {}
     every = [h or f"{n} {i}".encode() for n, each in known.items() for i, h in enumerate(each)]
-    if not len(pairs):
-        return {}
     ends = np.cumsum([len(each) for each in known.values()])[:-1]
     numbers = np.split(np.unique(every, return_inverse=True)[1], ends)
     return dict(zip(known, numbers, strict=bool(known)))
@@ -145,6 +143,8 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
     radius = min(CLOSE, min(float(np.quantile(each, 0.05)) for each in apart) / 3)
     pairs = cKDTree(x).query_pairs(radius, output_type="ndarray")
     links = coo_array((np.ones(len(pairs)), at[pairs].T), shape=2 * (len(whole),))
+    if not len(pairs):
+        return {}
     ends = np.cumsum([len(each) for each in numbers.values()])[:-1]
     same = connected_components(links)[1][first][whole]
     return dict(zip(numbers, np.split(same, ends), strict=True))

@@ -198,6 +198,8 @@ def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, T
         elif zipfile.is_zipfile(file) and any(
             entry.compress_type for entry in zipfile.ZipFile(file).infolist()
         ):
+            if any(e.filename.endswith("/constants.pkl") for e in zipfile.ZipFile(file).infolist()):
+                raise UserError(f"{file} is a TorchScript program: save its `state_dict()` alone")
             # unpacking could fill the memory; torch itself never compresses
             raise UserError(f"{file} is compressed, which torch's files never are: unpack it")
         else:
@@ -212,6 +214,7 @@ def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, T
     if not flat:
         is_named = isinstance(state, Mapping)
         held = ", ".join(map(str, [*state][:6])) if is_named else f"a {type(state).__name__}"
+        held = held or "nothing"
         raise UserError(f"{file} does not hold a state_dict of tensors but {held}"[:300])
     wrapped = {k: _flat(state[k]) for k in WRAPPERS if isinstance(state.get(k), Mapping)}
     return flat, wrapped
@@ -228,7 +231,9 @@ def _flat(state: Mapping[Any, Any]) -> dict[str, Tensor]:
     values = {k: v for k, v in state.items() if isinstance(k, str)}
     nested = {k: part for k, v in values.items() if isinstance(v, Mapping) and (part := _flat(v))}
     wrapped = {k: nested[k] for k in WRAPPERS if k in nested}
-    tensors = {k: v for k, v in values.items() if isinstance(v, Tensor) and not wrapped}
+    tensors = {
+        k: v for k, v in values.items() if isinstance(v, Tensor) and not (wrapped or v.is_meta)
+    }
     parts = wrapped or nested
     if len(parts) == 1 and not tensors:
         return next(iter(parts.values()))

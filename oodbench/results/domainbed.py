@@ -6,6 +6,7 @@ hold no counts of examples (all are 1 here) and no code version.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -104,7 +105,7 @@ def import_sweep(folder: Path, out: Path) -> tuple[int, list[str]]:
         raise UserError(f"{out} is not empty; use another --out")
     left_out: list[str] = []
     found: list[Found] = []
-    for file in sorted(folder.glob("*/results.jsonl")):
+    for file in sorted(folder.rglob("results.jsonl")):
         try:
             several = _runs(file, _records(file))
         except UserError as error:
@@ -116,7 +117,7 @@ def import_sweep(folder: Path, out: Path) -> tuple[int, list[str]]:
             except UserError as error:
                 left_out.append(str(error))
     if not found:
-        more = f": {'; '.join(left_out)}" if left_out else " (no */results.jsonl with a record)"
+        more = f": {'; '.join(left_out)}" if left_out else " (no results.jsonl with a record)"
         raise UserError(f"{folder} holds no results of DomainBed{more}")
     runs: dict[str, Found] = {}
     for run in sorted(found, key=lambda run: _row(run.records[0].args)):
@@ -142,6 +143,8 @@ def _records(file: Path) -> list[Record]:
     records = []
     lines = (read_bytes(file) or b"").splitlines()
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         place = f"{file}, line {number}"
         try:
             from_json(line)
@@ -149,12 +152,19 @@ def _records(file: Path) -> list[Record]:
             if number == len(lines):
                 break  # torn
         record = parse_json(line, Record, place)
-        odd = [v for v in record.accuracies.values() if not isinstance(v, int | float | None)]
+        odd = [v for v in record.accuracies.values() if not _is_share(v)]
         if odd or len(record.accuracies) < 2:
-            what = f"an accuracy is {str(odd[0])[:40]}" if odd else "it has no accuracies"
+            share = f"an accuracy is {str(odd[0])[:40]}, and they are shares of 1"
+            what = share if odd else "it has no accuracies"
             raise DamagedFile(f"{place} is not a record of DomainBed: {what}")
         records.append(record)
     return records
+
+
+def _is_share(value: object) -> bool:
+    if not isinstance(value, int | float):
+        return value is None
+    return math.isnan(value) or 0 <= value <= 1
 
 
 def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[str, Sequence[Record], bool]]:

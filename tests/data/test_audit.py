@@ -12,11 +12,12 @@ from PIL import Image
 
 from oodbench.data.audit import audit_of
 from oodbench.data.preparation import inspect
-from oodbench.datasets import make
+from oodbench.datasets import Dataset, Environment, make, register
 from oodbench.errors import UserError
-from oodbench.notes import Finding
+from oodbench.notes import Finding, sentences
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import Plan, make_plan
+from oodbench.tasks import Task
 from oodbench.train.loading import load_environments
 
 SIZE = 90
@@ -73,7 +74,7 @@ def test_groups_in_several_environments(tmp_path: Path, column: str) -> None:
     data = frame()
     own = [f"{e}{i}" for i, e in enumerate(data["environment"])]
     assert found(tmp_path, data.assign(**{column: own}), group=column) == {}
-    own[0] = own[-1] = own[-2] = "P7"
+    own[0], own[-1], own[-2] = "P7", "p7", " P7 "
     shared = data.assign(**{column: own})
     of_c = found(tmp_path, shared, group=column)["shared groups"][0]
     assert (of_c.environments, of_c.example) == (("C", "A"), "P7")
@@ -245,3 +246,54 @@ def test_a_class_that_an_out_split_lacks(tmp_path: Path) -> None:
     (lacking,) = [f for f in plan.findings["t"] if f.kind == "lacking class"]
     assert lacking.environments == ("A",) and 1 <= lacking.counts["rare"] <= 6
     assert json.dumps(lacking.counts) and f"t: {lacking.sentence}" in plan.notes
+
+
+@pytest.mark.parametrize("again", [{"quality": 60}, {"quality": 30}, {"format": "WEBP"}])
+def test_pictures_that_were_saved_again_are_copies(tmp_path: Path, again: dict[str, Any]) -> None:
+    draw = np.random.default_rng(0)
+    for place, name in [(place, name) for place in "AB" for name in ("x", "y")]:
+        (tmp_path / place / name).mkdir(parents=True)
+        for i in range(30):
+            shades = Image.fromarray(draw.integers(0, 255, (6, 6, 3)).astype("uint8"))
+            file = tmp_path / place / name / f"{i}.jpg"
+            shades.resize((96, 96), Image.Resampling.BICUBIC).save(file, quality=92)
+
+    def copies() -> list[Finding]:
+        dataset = make("ImageFolder", {"root": str(tmp_path)})
+        return [f for f in audit_of(dataset, inspect(dataset)) if f.kind == "copies"]
+
+    assert not copies()
+    for i in range(9):
+        with Image.open(tmp_path / "A/x" / f"{i}.jpg") as picture:
+            picture.save(tmp_path / "B/y" / f"{i}.jpg", **{"format": "JPEG"} | again)
+    (first, _) = copies()
+    assert first.counts["examples"] == 9 and "look like examples of 'A'" in first.sentence
+
+
+class Unseeded(Dataset):
+    """Other inputs at each load."""
+
+    environments = ("A", "B")
+    test_environments = ("B",)
+    input_shape = (2,)
+    task = Task("binary")
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """Draw from numpy's own stream."""
+        draw = np.random.default_rng()
+        x = {name: torch.from_numpy(draw.normal(size=(40, 2))).float() for name in "AB"}
+        return {name: Environment(each, torch.arange(40) % 2.0) for name, each in x.items()}
+
+
+def test_a_dataset_that_differs_at_each_load_is_said_in_plans(tmp_path: Path) -> None:
+    register("Unseeded")(Unseeded)
+    plan = planned(tmp_path, {"name": "Unseeded"})
+    assert any("'A', 'B' differ each time that they are loaded" in note for note in plan.notes)
+
+
+def test_of_many_findings_of_a_kind_some_are_shown(tmp_path: Path) -> None:
+    data = frame().assign(environment=np.arange(3 * SIZE) // 10)
+    (tmp_path / "t.csv").write_text(data.to_csv(index=False))
+    dataset = make("Table", {"file": "t.csv"}, tmp_path)
+    said = sentences(audit_of(dataset, inspect(dataset)))
+    assert len(said) < 20 and "and 21 more (small environment)" in said

@@ -131,6 +131,8 @@ def test_errors_name_what_the_file_has_and_what_is_wanted(vit: State, tmp_path: 
         "unknown: 1 name, such as 'dist_token'": states("deit_tiny_distilled_patch16_224"),
         "does not hold a state_dict of tensors but epoch$": {"epoch": 3},
         "does not hold a state_dict of tensors but a list$": [vit],
+        "does not hold a state_dict of tensors but nothing$": {},
+        "does not hold a state_dict of tensors but a$": {"a": torch.ones(2, device="meta")},
         "not all values of 'model.norm.bias' are finite": under(
             "model.", {**vit, "norm.bias": vit["norm.bias"] / 0}
         ),

@@ -38,8 +38,8 @@ def test_torn_foreign_double_and_missing_records(tmp_path: Path) -> None:
         import_sweep(tmp_path, tmp_path / "out")
     path = write(tmp_path / "in", [0], {s: (0.5,) * 4 for s in STEPS})
     file, text = path / "results.jsonl", (path / "results.jsonl").read_text()
-    file.write_text(text[:-40])
-    import_sweep(tmp_path / "in", tmp_path / "torn")
+    file.write_text(text[:-40].replace("\n", "\n\n"))
+    import_sweep(tmp_path, tmp_path / "torn")  # a folder further up
     assert read_results(Directory(tmp_path / "torn")).records["step"].max() == 300
     with pytest.raises(UserError, match="is not empty"):
         import_sweep(tmp_path / "in", tmp_path / "torn")
@@ -72,6 +72,8 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (lambda r: r["args"].pop("dataset"), "dataset"),
         (lambda r: r.update(env0_in_acc=[0.1, 0.2]), r"an accuracy is \[0.1, 0.2\]"),
         (lambda r: r.update(env0_in_acc="0.1"), "an accuracy is 0.1"),
+        (lambda r: r.update(env0_in_acc=97.5), "an accuracy is 97.5, and they are shares of 1"),
+        (lambda r: r.update(env0_in_acc=-1.0), "an accuracy is -1.0"),
         (lambda r: [r.pop(f"env1_{s}_acc") for s in ("in", "out")], "environments 0, 2, 3"),
         (lambda r: r["step"] and r.update(env9_in_acc=0.1), "different environments"),
         (lambda r: r["hparams"].update(lr=float("nan")), "cannot be a run"),

@@ -1,9 +1,12 @@
+import bz2
 import gzip
 import json
+import lzma
 import zipfile
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from oodbench.data.tables.cells import Cells
@@ -26,7 +29,9 @@ def test_columns_of_both_formats(tmp_path: Path) -> None:
         assert cells.place(1) == f"{cells.path}, line {line}"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "cp1252"]
+)
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_what_programs_write(tmp_path: Path, encoding: str, separator: str, end: str) -> None:
@@ -92,6 +97,31 @@ def test_several_blanks_separate(tmp_path: Path, text: str) -> None:
     assert cells.texts("target") == ["a", "b"] and cells.place(1).endswith("line 3")
 
 
+@pytest.mark.parametrize("separator", [",", "\t", " "])
+@pytest.mark.parametrize(
+    ("rows", "last"),
+    [
+        ("1,1.5,a\n2,2,b\n3,3,c\n", "Unnamed: 0"),  # names of rows, as R writes them
+        ("1.5,a,\n2,b,\n3,c,\n", "Unnamed: 2"),
+        ('"=""007""",a\n"=""010""",b\n8,c\n,\n,\n', "x"),  # Excel
+    ],
+)
+def test_what_programs_add_is_taken_off(
+    tmp_path: Path, rows: str, last: str, separator: str
+) -> None:
+    if separator == " " and last != "Unnamed: 0":
+        return  # blanks at the ends are no separators
+    cells = read(tmp_path / "f.csv", ("x,target\n" + rows).replace(",", separator))
+    assert last in cells.columns and cells.texts("target") == ["a", "b", "c"]
+    assert cells.texts("x") == (["007", "010", "8"] if last == "x" else ["1.5", "2", "3"])
+    assert cells.place(1).endswith("line 3")
+
+
+def test_one_byte_that_is_not_utf_8_has_a_line(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_bytes("a,b\nKöln,1\n".encode() + b"K\xf6ln,2\n")
+    assert "cp1252 (line 3 is not UTF-8)" in Cells(tmp_path / "f.csv").notes[0]
+
+
 RECORDS = [{"x": 1.5, "target": "a"}, {"x": None, "target": "b"}]
 LINES = "\n".join(map(json.dumps, RECORDS))
 
@@ -109,6 +139,7 @@ LINES = "\n".join(map(json.dumps, RECORDS))
         ("f.json", pd.DataFrame(RECORDS).to_json(), "record '1'"),
         ("f.json", pd.DataFrame(RECORDS).to_json(orient="split"), "record 2"),
         ("f.json", json.dumps({"x": [1.5, None], "target": ["a", "b"]}), "record 2"),
+        ("f.json", json.dumps([["x", "target"], [1.5, "a"], [None, "b"]]), "record 2"),
         ("f.json", pd.DataFrame(RECORDS, ["u", "v"]).to_json(), "record 'v'"),
     ],
 )
@@ -142,7 +173,10 @@ def test_one_packed_file_is_read(tmp_path: Path, text: str) -> None:
     with zipfile.ZipFile(tmp_path / "f.zip", "w") as archive:
         archive.writestr("folder/f.csv", text)
         archive.writestr("__MACOSX/._f.csv", "")
-    for name in ("f.gz", "f.zip"):
+    (tmp_path / "f.bz2").write_bytes(bz2.compress(text.encode()))
+    (tmp_path / "f.xz").write_bytes(lzma.compress(gzip.compress(text.encode())))
+    (tmp_path / "f.csv").write_bytes(pa.Codec("zstd").compress(text.encode()).to_pybytes())
+    for name in ("f.gz", "f.zip", "f.bz2", "f.xz", "f.csv"):
         packed = Cells(tmp_path / name)
         assert [*packed.texts_of_columns] == [*plain.texts_of_columns]
         assert (packed.columns, packed.notes) == (plain.columns, plain.notes)
@@ -176,6 +210,11 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.tar.gz", "X", "is of a form that is not read: save the table as CSV, JSON, Parquet"),
         ("f.sqlite", "X", "is of a form that is not read: save the table as CSV, JSON, Parquet"),
         ("f.data", "PAR1\0", "is Parquet or Feather: unpack it, and let its name end in"),
+        ("f.csv.gz", "\0" * 257 + "ustar", "is an archive .tar.: unpack it"),
+        ("f.csv", "<!DOCTYPE html>\n<html>", "is a web page, perhaps a login"),
+        ("f.csv", "'a','b'\n'1','2'\n", "names are in single quotes"),
+        ("f.csv", '"a,b"\n"1,2"\n', "each line is in quotes"),
+        ("f.csv", "u,v\na,b\n1,2\n", "it stands in line 2: leave out what is above"),
         ("f.rds", "X", "is of a form that is not read: save the table as CSV, JSON, Parquet or"),
         ("f.XLS", "X", "is of a form that is not read: save the table as CSV, JSON, Parquet or"),
         ("f.mat", "MATLAB", "is of a form that is not read: save the table as CSV, JSON, Parquet"),

@@ -52,6 +52,13 @@ def kinds(dataset: Any) -> dict[str, str]:
         (["20200131", "20211201"], "date"),
         (["Jan-2020", "31. Dec 2021", "March 1, 2021", "2020-Feb-02"], "date"),
         (["Wed Jan 01 2020", "Thu, 02 Jan 2020 10:00:00 GMT", "Friday, January 3, 2020"], "date"),
+        (["2021-03", "2021/04"], "date"),
+        (["2021-W03", "2021W4"], "date"),
+        (["2021-Q1", "Q2 2021"], "date"),
+        (["4. März 2021", "5 de abril de 2021"], "date"),
+        (["2020-22", "Room 2020"], "category"),
+        (["1", "Missing", "k. A."], "number"),
+        (["1", "\u2014", ".."], "number"),
         (["", ""], "left out"),
         (["1", "NA", "3"], "number"),
         (["1", "<NA>", "#DIV/0!"], "number"),
@@ -82,6 +89,8 @@ def test_a_column_is_what_its_cells_are(tmp_path: Path, cells: list[str], kind: 
         (["1.234", "5.678", "9.1"], [1.234, 5.678, 9.1], {}),
         (["$1,234.50", "-$99", "$ 7"], [1234.5, -99, 7], {}),
         (["\u22121,5", "2,25"], [-1.5, 2.25], {}),
+        (["(1,200.50)", "($5)", "$7"], [-1200.5, -5, 7], {}),
+        (["12-", "7.5"], [-12, 7.5], {}),
     ],
 )
 def test_numbers_as_people_write_them(
@@ -186,6 +195,9 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
         ("environment", ["07", "7", "8"], "'07' and '7' count as different"),
         ("target", ["yes", "no", "?"], "? is a name here, not a gap"),
         ("c", ["12 kg", "900 g"], "numbers in g, kg"),
+        ("c", ["N/A", "", "red"], "'' and 'N/A' count as different"),
+        ("c", [f"{i}:30" for i in range(12)], "12 texts such as 0:30 count as words"),
+        ("c", ["(5)", "7", "8"], "(5) is below 0"),
         ("c", ["1.5", "2.5", "-999"], "-999 is far from all others"),
     ],
 )

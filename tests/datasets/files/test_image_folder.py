@@ -182,6 +182,7 @@ def test_names_in_two_forms_of_unicode_are_one(tmp_path: Path) -> None:
         ("scan.nii.gz", b"x", ["20 .nii.gz", "nibabel"]),
         ("x.mat", b"x", ["20 .mat", "scipy.io.loadmat"]),
         ("x.npz", b"x", ["20 .npz", "numpy.load"]),
+        ("x.heic", b"x", ["20 .heic", "pillow_heif"]),
         ("IM1", b"\0" * 128 + b"DICM", ["20 without an ending", "pydicom"]),
         ("1.2.840.5", b"\0" * 128 + b"DICM", ["20 without an ending", "pydicom"]),
         ("scan", b"\x89PNG", ["20 without an ending", "PNG; add the ending"]),

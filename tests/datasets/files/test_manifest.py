@@ -81,11 +81,14 @@ def test_absolute_paths_are_files_wherever_the_data_directory_is(
 
 
 @pytest.mark.parametrize(
-    "written", ["images\\{}.png", ".\\images\\{}.png", "images\\../images/{}.png"]
+    "written",
+    ["images\\{}.png", ".\\images\\{}.png", "images\\../images/{}.png", "%69mages/{}%2Epng"],
 )
-def test_backslashes_separate_folders(written: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", ["path", "file_name", "image"])
+def test_paths_as_programs_write_them(column: str, written: str, tmp_path: Path) -> None:
     plain = manifest(tmp_path, listed())
-    other = manifest(tmp_path, listed().assign(path=[written.format(i) for i in range(24)]))
+    rows = listed().assign(path=[written.format(i) for i in range(24)])
+    other = manifest(tmp_path, rows.rename(columns={"path": column}))
     other.check()
     assert {file.resolve() for file in plain.files_read} == {f.resolve() for f in other.files_read}
 
