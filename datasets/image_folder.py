@@ -15,13 +15,13 @@ from torch import Tensor
 
 from oodbench.data.pictures.folders import Listing, OwnImages, files_of, image_metadata
 from oodbench.data.pictures.pixels import class_folders, image_files, left_out
-from oodbench.data.tables.readings import look_alikes, one_name
+from oodbench.data.tables.readings import look_alikes
 from oodbench.datasets import Environment, in_order, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
-from .listed import class_notes
+from .listed import class_notes, one_name
 
 SPLIT = re.compile(
     r"(train|val|test|dev|eval)(ing|id|idation|uation)?([-_ ]?(set|split|data|images))?([-_ ]?\d{4})?",

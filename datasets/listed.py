@@ -21,10 +21,9 @@ from oodbench.data.tables.cells import Cells
 from oodbench.data.tables.readings import (
     MARKS,
     MOST,
-    SEVERAL,
     Reader,
+    bare,
     look_alikes,
-    one_name,
     one_spelling,
     shown,
 )
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SPLITS = ("in", "out")
+SEVERAL = 10
+"""More names than these that are numbers may be meant as numbers."""
 
 
 class Listed(Dataset):
@@ -267,6 +268,15 @@ class Listed(Dataset):
                 raise unknown("split", text, SPLITS, self.rows.place(row), hint)
         self._roles["split"] = Reading("split", "split", "it replaces the drawn split", "in, out")
         return torch.tensor([text == "out" for text in texts])
+
+
+def one_name(texts: Sequence[str]) -> tuple[list[str], str]:
+    """The texts (N,) with one spelling for those that look alike, such as P07 and p07, and a note on it."""
+    first = dict[str, str]()
+    known = {text: first.setdefault(bare(text), text) for text in sorted({*texts})}
+    odd = next(((name, text) for text, name in known.items() if text != name), None)
+    note = f"{' and '.join(map(repr, odd))} count as one" if odd else ""
+    return [known[text] for text in texts], note
 
 
 @lru_cache(maxsize=2)

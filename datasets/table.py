@@ -1,5 +1,6 @@
 """A user's table of inputs, targets and environments, in a file."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -19,7 +20,6 @@ from oodbench.data.tables.readings import (
     Numbers,
     counts_rows,
     look_alikes,
-    odd_numbers,
     one_spelling,
     shown,
     units,
@@ -28,7 +28,7 @@ from oodbench.datasets import Environment, Metadata, in_order, register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import hparam
 
-from .listed import Listed
+from .listed import SEVERAL, Listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -194,7 +194,7 @@ class Table(Listed):
         texts[texts == ""] = EMPTY
         distinct = in_order(set(texts))
         filled = [text for text in distinct if text != EMPTY]
-        measured = units(filled) or odd_numbers(filled)
+        measured = units(filled) or _odd_numbers(filled)
         if len(distinct) > MOST:
             raise UserError(
                 f"{self.path}: '{name}' has {len(distinct):,} categories, and a column may have {MOST}; "
@@ -208,6 +208,13 @@ class Table(Listed):
         why = "; ".join([why, *filter(None, odd)])
         is_unusual = any(odd) or name == "group"
         return Reading(name, "category", why, shown(distinct), empty, is_unusual), texts
+
+
+def _odd_numbers(texts: Sequence[str]) -> str:
+    """A clause on many texts that hold digits and no letter, such as 120/80, or nothing."""
+    if len(texts) <= SEVERAL or any(re.search(r"[^\W\d_]|^\D*$", text) for text in texts):
+        return ""
+    return f"{len(texts)} texts such as {texts[0]} count as words, not as numbers"
 
 
 def _identifies(name: str, of_environments: Sequence[npt.NDArray[np.float64]]) -> bool:

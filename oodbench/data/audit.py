@@ -55,9 +55,7 @@ def _unseeded(dataset: Dataset, environments: Environments, trial: int) -> list[
     again = make(dataset.name, vars(dataset.options), dataset.data_dir).load(trial)
     odd = [n for n, e in environments.items() if not torch.equal(e.x, again[n].x)]
     listed = _some([*map(repr, odd)])
-    text = (
-        f"{listed} differ each time that they are loaded: draw from `self.generator(trial)` alone"
-    )
+    text = f"{listed} differ each time that they are loaded: draw from `self.generator(trial)`"
     return [Finding("unseeded data", tuple(odd), {}, "", text)] if odd else []
 
 
@@ -119,9 +117,9 @@ def _numbered(
 
 
 def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
-    """The numbers, equal also for pictures that look the same, such as a JPEG that was saved again.
+    """The numbers, equal also for pictures such as a JPEG that was saved again; empty if there are none.
 
-    Two do if they differ far less than different pictures of an environment. Empty if no further ones do.
+    They differ far less than different pictures of an environment.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -137,10 +135,8 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
     x -= x.mean(1, keepdims=True)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     parts = [part for i in range(len(numbers)) if len(part := x[of == i]) > FEW]
-    if not parts:
-        return {}
     apart = [cKDTree(p).query(p[:: 1 + len(p) // 200], 2)[0][:, 1] for p in parts]
-    radius = min(CLOSE, min(float(np.quantile(each, 0.05)) for each in apart) / 3)
+    radius = min([CLOSE * bool(parts), *(float(np.quantile(each, 0.05)) / 3 for each in apart)])
     pairs = cKDTree(x).query_pairs(radius, output_type="ndarray")
     links = coo_array((np.ones(len(pairs)), at[pairs].T), shape=2 * (len(whole),))
     if not len(pairs):
@@ -293,7 +289,6 @@ def _identifier(
 
 
 def _repeats_environment(values: Array, environment: Array, count: int) -> bool:
-    """Whether each of several environments has a single value, different from the others'."""
     there, first, sizes = np.unique(environment, return_index=True, return_counts=True)
     own = values[first]
     is_its_own = 1 < count == len(there) == len(np.unique(own))

@@ -214,8 +214,9 @@ def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, T
     if not flat:
         is_named = isinstance(state, Mapping)
         held = ", ".join(map(str, [*state][:6])) if is_named else f"a {type(state).__name__}"
-        held = held or "nothing"
-        raise UserError(f"{file} does not hold a state_dict of tensors but {held}"[:300])
+        raise UserError(
+            f"{file} does not hold a state_dict of tensors but {held or 'nothing'}"[:300]
+        )
     wrapped = {k: _flat(state[k]) for k in WRAPPERS if isinstance(state.get(k), Mapping)}
     return flat, wrapped
 

@@ -6,7 +6,6 @@ hold no counts of examples (all are 1 here) and no code version.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -152,19 +151,14 @@ def _records(file: Path) -> list[Record]:
             if number == len(lines):
                 break  # torn
         record = parse_json(line, Record, place)
-        odd = [v for v in record.accuracies.values() if not _is_share(v)]
+        values = [v for v in record.accuracies.values() if v is not None]
+        odd = [v for v in values if not isinstance(v, int | float) or v < 0 or v > 1]
         if odd or len(record.accuracies) < 2:
             share = f"an accuracy is {str(odd[0])[:40]}, and they are shares of 1"
             what = share if odd else "it has no accuracies"
             raise DamagedFile(f"{place} is not a record of DomainBed: {what}")
         records.append(record)
     return records
-
-
-def _is_share(value: object) -> bool:
-    if not isinstance(value, int | float):
-        return value is None
-    return math.isnan(value) or 0 <= value <= 1
 
 
 def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[str, Sequence[Record], bool]]:

@@ -96,7 +96,6 @@ def _surveyed(listing: Listing) -> Survey:
 
 
 def _largest(survey: Survey) -> dict[str, float]:
-    """The largest value of deep greys, by environment that has some."""
     deep = {name: [x.deep for x in looks if x.deep is not None] for name, looks in survey.items()}
     return {name: max(values) for name, values in deep.items() if values}
 

@@ -123,9 +123,7 @@ def nature(file: Path) -> str:
             return f"{reader or READERS['.dcm']} reads them; save them as PNG"
         with _opened(stream) as image:
             return f"{image.format}; add the ending"
-    if not file.exists():
-        return "a dead link"
-    return "" if file.stat().st_size else "it is empty"
+    return "" if file.exists() else "a dead link"
 
 
 White = Callable[[], float]
@@ -202,8 +200,7 @@ class Look(NamedTuple):
     several: bool = False
     """Whether it holds several images, such as pages."""
     tiny: str = ""
-    """Its bytes (`TINY`, `TINY`, 3), hexadecimal, which change little if it is saved again; empty for deep
-    greys and single colours."""
+    """The picture in `TINY` pixels a side, hexadecimal; empty for deep greys and single colours."""
 
 
 def look(file: Path) -> Look:
@@ -240,8 +237,7 @@ def _look(file: Path) -> Look:
 
 
 def _tiny(image: Image.Image) -> str:
-    size = TINY, TINY
-    tiny = np.asarray(image.convert("RGB").resize(size, Image.Resampling.BOX, reducing_gap=1.0))
+    tiny = np.asarray(image.convert("RGB").resize((TINY, TINY), Image.Resampling.BOX, None, 1.0))
     return tiny.tobytes().hex() if tiny.std() > 1 else ""
 
 

@@ -43,10 +43,6 @@ PACKED = {
 """What unpacks a file that begins so."""
 DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError)
 """What these raise."""
-MARKED = {
-    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),  # begins like UTF-16's
-    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
-}
 FORMS = "save the table as CSV, JSON, Parquet or Feather"
 USUAL = ("target", "environment")
 """The default columns of the options of these names."""
@@ -192,8 +188,9 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
     if path.name.lower().endswith(tuple(f".{ending}" for ending in UNREAD)):
         raise UserError(f"{path} is of a form that is not read: {FORMS}")
     data = _unpacked(path, path.read_bytes())
+    marked = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
     try:
-        for tried in [encoding] if encoding else [_marked(data) or "utf-8", "cp1252", "latin-1"]:
+        for tried in [encoding] if encoding else [marked or "utf-8", "cp1252", "latin-1"]:
             try:
                 text = data.decode(tried)
                 break
@@ -216,14 +213,6 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
     return text.removeprefix("\ufeff"), tried
 
 
-def _marked(data: bytes) -> str:
-    """The encoding that a byte order mark or, in two bytes a letter, zeros tell; empty for others."""
-    marked = next((name for name, marks in MARKED.items() if data.startswith(marks)), "")
-    zeros = [data[at:LONG:2].count(0) for at in (0, 1)]
-    is_wide = 4 * max(zeros) > min(len(data), LONG) > 0 == min(zeros)
-    return marked or ("utf-16-be" if zeros[0] else "utf-16-le") * is_wide
-
-
 def _with_all_names(text: str, separator: str) -> str:
     """The text with an empty name for a column without one: R's names of rows, or a separator too much."""
     reader = csv.reader(io.StringIO(text[:LONG], newline=""), delimiter=separator)
@@ -231,9 +220,8 @@ def _with_all_names(text: str, separator: str) -> str:
     if not _lack_one_name(rows):
         return text
     is_empty = not any(row[-1].strip() for row in rows[1:])
-    if not is_empty and len({row[0] for row in rows[1:]}) < len(rows) - 1:
-        return text
-    before = r"\n*[^\r\n]+" if is_empty else r"\n*"
+    has_names = len({row[0] for row in rows}) == len(rows)
+    before = r"\n*[^\r\n]+" if is_empty else r"\n*" if has_names else "$^"
     return re.sub(f"^({before})", lambda match: match[1] + separator, text, count=1)
 
 

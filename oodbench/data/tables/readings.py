@@ -26,8 +26,6 @@ WORDS = (
     *"none nil missing unknown n/d n.d. k.a. nodata".split(),
 )
 """Words for a gap among numbers, which elsewhere are names like others."""
-SEVERAL = 10
-"""More names than these that are numbers may be meant as numbers."""
 MOST = 100
 """The most categories of a column; more are probably names or dates."""
 GROUPED = r"[ \x{00A0}\x{202F}\x{2019}']"
@@ -51,8 +49,6 @@ SAME = {"true": "1", "yes": "1", "false": "0", "no": "0"}
 """Words that mean what a number means."""
 NAMELESS = re.compile(r"(Unnamed: \d+(_level_\d+)?|__index_level_\d+__|\.\.\.\d+)(\.\d+)?")
 """What pandas and readr call columns without a name."""
-ACCOUNTED = r"^(\(([$€£¥]? ?\d[\d.,' ]*)\)|([$€£¥]? ?\d[\d.,' ]*)-)$"
-"""A number below 0 as accountants, (5), and SAP, 5-, write it."""
 AFFIXED = re.compile(
     r"([+-]?)([$€£¥]? ?)([+-]?[\d.,'\u2019\u00a0\u202f ]*\d)( ?(?:[%‰°$€£¥]|[^\W\d_])\D*)?"
 )
@@ -148,8 +144,6 @@ class Reader:
             why.append(f"{', '.join(marks)} taken for empty")
         if unit:
             why.append(f"all are in '{unit}'")
-        if (row := pc.index(pc.match_substring_regex(cells, ACCOUNTED), True).as_py()) >= 0:
-            why.append(f"{cells[row]} is below 0")
         if form is POINT:
             why += _doubts(pc.drop_null(filled), self.table.separator)
         why += _far_nines(given)
@@ -232,7 +226,6 @@ class Reader:
         return pc.all(pc.match_substring_regex(pc.drop_null(_filled(cells)), DATE)).as_py() is True
 
     def _found_decimal(self) -> str:
-        """A comma if some column has it as its decimal sign, else a point."""
         thousands = FORMS["."][1]
         for cells in self.table.texts_of_columns:
             if not pc.any(pc.match_substring(cells, ",")).as_py():
@@ -262,10 +255,7 @@ def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
 
 
 def _with_hyphens(cells: pa.Array) -> pa.Array:
-    cells = pc.replace_substring(cells, "\u2212", "-")
-    if pc.any(pc.or_(pc.starts_with(cells, "("), pc.ends_with(cells, "-"))).as_py():
-        cells = pc.replace_substring_regex(cells, ACCOUNTED, r"-\2\3")
-    return cells
+    return pc.replace_substring(cells, "\u2212", "-")
 
 
 def _filled(cells: pa.Array) -> pa.Array:
@@ -278,33 +268,17 @@ def look_alikes(texts: Iterable[str]) -> str:
     """A clause on the first texts that people could take for equal, such as `Yes` and `yes`, or nothing."""
     same: dict[str, list[str]] = {}
     for text in sorted(set(texts)):
-        bare = _bare(text)
-        same.setdefault("" if bare in MARKS else SAME.get(bare, bare), []).append(text)
+        plain = bare(text)
+        same.setdefault("" if plain in MARKS else SAME.get(plain, plain), []).append(text)
     several = next((written for written in same.values() if len(written) > 1), ())
     return f"{' and '.join(map(repr, several))} count as different" if several else ""
 
 
-def _bare(text: str) -> str:
+def bare(text: str) -> str:
     """What people see of a text, without case, hyphens between words and leading zeros."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     seen = "".join(c for c in plain if unicodedata.category(c) != "Cf")
     return re.sub(r"(?<=\w)[\s_-]+(?=[^\W\d])|\.$|^0+(?=\d)", "", seen)
-
-
-def one_name(texts: Sequence[str]) -> tuple[list[str], str]:
-    """The texts (N,) with one spelling for those that look alike, such as P07 and p07, and a note on it."""
-    first = dict[str, str]()
-    known = {text: first.setdefault(_bare(text), text) for text in sorted({*texts})}
-    odd = next(((name, text) for text, name in known.items() if text != name), None)
-    note = f"{' and '.join(map(repr, odd))} count as one" if odd else ""
-    return [known[text] for text in texts], note
-
-
-def odd_numbers(texts: Sequence[str]) -> str:
-    """A clause on many texts that hold digits and no letter, such as 120/80, or nothing."""
-    if len(texts) <= SEVERAL or any(re.search(r"[^\W\d_]|^\D*$", text) for text in texts):
-        return ""
-    return f"{len(texts)} texts such as {texts[0]} count as words, not as numbers"
 
 
 def units(texts: Iterable[str]) -> str:
@@ -337,7 +311,6 @@ def _doubts(given: pa.Array, separator: str) -> list[str]:
 
 
 def _far_nines(filled: Numbers) -> list[str]:
-    """A clause on a number such as -999 that is far from all others."""
     for value in (filled.min(), filled.max()):
         others = filled[filled != value]
         if re.fullmatch("-99+|999+", f"{value:.15g}") and len(others):
