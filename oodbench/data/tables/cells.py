@@ -10,7 +10,7 @@ import re
 import string
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -34,7 +34,7 @@ UNREAD = (
     *"7z arff avro db dta h5 hdf5 mat npy npz numbers ods orc pickle pkl rar rdata rds".split(),
     *"sas7bdat sav sqlite tar tar.gz tgz xls xlsb xlsm xlsx".split(),
 )
-PACKED = {
+PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     rb"\x1f\x8b": gzip.decompress,
     rb"BZh\d1AY&SY": bz2.decompress,
     rb"\xfd7zXZ\0": lzma.decompress,
