@@ -24,11 +24,10 @@ from oodbench.train.settings import TrainSettings
 from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.results.made import leaderboard
 from tests.helpers.results.sweeps import DIGITS, SPIRALS, ended, require_as_alone, tiny, trained
+from tests.train.test_averages import CONV, MLP
 
 pytestmark = pytest.mark.slow
 
-CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
-MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
 EVERY, STEPS = 6, 20
 QUICK: dict[str, dict[str, Any]] = {"SHOT": {"epochs": 1}}
 
