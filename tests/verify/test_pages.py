@@ -65,5 +65,4 @@ def test_without_results(docs: Path, tmp_path: Path) -> None:
     empty.mkdir()
     assert "not run" in experiment_page(load_experiment("mine"), committed_results(empty, "mine"))
     result = CliRunner().invoke(app, [str(empty)])
-    assert result.exit_code == 2
-    assert "is not a folder" in result.output
+    assert result.exit_code == 2 and "is not a folder" in result.output
