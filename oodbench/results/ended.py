@@ -127,9 +127,9 @@ def _read(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Ended:
                 until = "its runs count as not trained until a launch trains them again"
                 damaged.append(f"{error}; {until}; then delete it")
     runs, unlike = stacked_runs(frames[1:] or frames), dict[str, str]()
-    first = runs["part"] == runs.groupby("id")["part"].transform("min")
-    if not first.all():
+    if runs.drop_duplicates(["id", "part"])["id"].duplicated().any():
         unlike = _unlike(runs, records, folder)
+        first = runs["part"] == runs.groupby("id")["part"].transform("min")
         runs = runs[first & ~runs["id"].isin(list(unlike))]
         ids = {key: runs.loc[runs["part"] == key, "id"].unique() for key in records}
         records = {key: of_runs(table, ids[key]) for key, table in records.items()}

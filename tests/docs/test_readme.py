@@ -32,6 +32,10 @@ def frames() -> Tables:
     return frames_of([BOARD])
 
 
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+
+
 def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = ("nodes,target,environment", *(f"{n},{n % 2},{e}" for n in range(9) for e in PLACES))

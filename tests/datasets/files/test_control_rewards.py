@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from oodbench.datasets.control_rewards import (
+    LOOKAHEAD,
     STEPS,
     TASKS,
     Planner,
@@ -103,6 +104,16 @@ def test_an_episode_depends_on_its_number_alone(tmp_path: Path) -> None:
     assert not np.array_equal(a, np.load(tmp_path / "a" / file_of(7)))
     assert a.shape == (12, 9 + 2 + 1) and a.dtype == np.float32
     assert np.abs(a[:, 9:11]).max() <= 1 and 0 <= a[:, -1].min() and a[:, -1].max() <= 1
+
+
+@pytest.mark.slow
+def test_plans_earn_more_than_chance() -> None:
+    random, simulator = np.random.default_rng(0), Simulator("cartpole_swingup", 0)
+    planner = Planner(LOOKAHEAD, 1, 8, random)
+    planned = [simulator.step(planner.action(simulator.scores)) for _ in range(STEPS)]
+    simulator = Simulator("cartpole_swingup", 0)
+    chance = [simulator.step(planner.random_action()) for _ in range(STEPS)]
+    assert np.mean(planned) > np.mean(chance) + 0.1
 
 
 def test_inputs_are_observations_and_actions_and_targets_later_rewards(written: Path) -> None:
