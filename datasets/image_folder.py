@@ -247,7 +247,7 @@ class ImageFolder(OwnImages):
         notes = {
             left_out(root, files_of(listing)): True,
             f"without images, and so no class or environment: {empty}": empty,
-            f"folders inside those of classes do not count: {', '.join(self._inside)}": self._inside,
+            f"pictures in folders below a class's are of that class: {', '.join(self._inside)}": self._inside,
             f"environments are the folders of {root}, alone in {self.given}": root != self.given,
             f"environments are called like splits ({', '.join(self.environments)}), and splits of one "
             "data set differ by chance alone": all(map(SPLIT.fullmatch, self.environments)),
