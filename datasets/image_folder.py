@@ -244,10 +244,11 @@ class ImageFolder(OwnImages):
         each = {n: Counter(self.classes[c] for _, c in images) for n, images in listing.items()}
         classes = sum(each.values(), Counter[str]())
         sizes = {name: len(images) for name, images in listing.items()}
+        inside = ", ".join(self._inside)
         notes = {
             left_out(root, files_of(listing)): True,
             f"without images, and so no class or environment: {empty}": empty,
-            f"pictures in folders below a class's are of that class: {', '.join(self._inside)}": self._inside,
+            f"pictures in folders below a class's are of that class: {inside}": inside,
             f"environments are the folders of {root}, alone in {self.given}": root != self.given,
             f"environments are called like splits ({', '.join(self.environments)}), and splits of one "
             "data set differ by chance alone": all(map(SPLIT.fullmatch, self.environments)),

@@ -133,10 +133,10 @@ class Suite(Published):
         others = left_out(self.root, files_of(self.listing))
         return [note for note in (*super().notes, others) if note]
 
-    @property
+    @cached_property
     def files_read(self) -> Collection[Path]:
         """The images and the folders that they are in."""
-        files = super().files_read
+        files = files_of(self.listing)
         folders = {os.path.dirname(file) for file in files}  # noqa: PTH120 (fast)
         return [*files, *(self.root / place.folder for place in self.places), *map(Path, folders)]
 
