@@ -273,7 +273,7 @@ def tidy(frames: Tables) -> pd.DataFrame:
     runs = runs.astype(dict.fromkeys(TIMES, float))
     hparams = pd.DataFrame(list(runs["hparams"]), index=runs.index).add_prefix("hparams.")
     table = pd.concat([runs[RUN_COLUMNS], hparams], axis=1)
-    for name in table.select_dtypes(object):
+    for name in table.columns[table.dtypes == object]:
         if table[name].map(lambda v: isinstance(v, list | tuple | dict)).any():
             table[name] = table[name].map(str)
     values = frames.records[RECORDS.names].reset_index(drop=True)
