@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import union_categoricals
+from pandas.api.types import is_object_dtype, union_categoricals
 
 from oodbench.errors import counted, unknown
 from oodbench.notes import AnyNote
@@ -273,7 +273,7 @@ def tidy(frames: Tables) -> pd.DataFrame:
     runs = runs.astype(dict.fromkeys(TIMES, float))
     hparams = pd.DataFrame(list(runs["hparams"]), index=runs.index).add_prefix("hparams.")
     table = pd.concat([runs[RUN_COLUMNS], hparams], axis=1)
-    for name in table.columns[table.dtypes == object]:
+    for name in [name for name in table if is_object_dtype(table[name])]:
         if table[name].map(lambda v: isinstance(v, list | tuple | dict)).any():
             table[name] = table[name].map(str)
     values = frames.records[RECORDS.names].reset_index(drop=True)
