@@ -52,7 +52,8 @@ def test_methods_train_backbones(name: str, model: str) -> None:
     task = Task("multiclass", 3)
     facts: Any = {"attributes": 2, "sizes": sizes, "counts": ((1, 1, 0, 1, 1, 0),) * ENVIRONMENTS}
     problem = Problem(SHAPE, task, names, 20, pretrained=True, **facts)
-    values = defaults(cls.Hparams)
+    # on noise all of GAF's gradients disagree, and it leaves the weights as they are
+    values = defaults(cls.Hparams) | ({"threshold": 2.0} if name == "GAF" else {})
     if why_skipped(cls, problem, values) or cls.overrides("fit_examples"):
         return
     network = build("timm", {"model": model}, SHAPE, 3, 0)
