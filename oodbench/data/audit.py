@@ -145,9 +145,9 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
     main = np.linalg.eigh(x.T @ x).eigenvectors[:, -8:]
     pairs = cKDTree(x @ main).query_pairs(radius, output_type="ndarray")
     pairs = pairs[np.linalg.norm(x[pairs[:, 0]] - x[pairs[:, 1]], axis=1) <= radius]
-    links = coo_array((np.ones(len(pairs)), at[pairs].T), shape=2 * (len(whole),))
     if not len(pairs):
         return {}
+    links = coo_array((np.ones(len(pairs)), at[pairs].T), shape=2 * (len(whole),))
     ends = np.cumsum([len(each) for each in numbers.values()])[:-1]
     same = connected_components(links)[1][first][whole]
     return dict(zip(numbers, np.split(same, ends), strict=True))

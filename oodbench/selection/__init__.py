@@ -20,6 +20,7 @@ from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.tables import CELL, Tables, with_records
 
+Counts = npt.NDArray[np.integer | np.floating]
 Numbers = npt.NDArray[np.float64]
 
 
@@ -173,6 +174,11 @@ def score_by(rule: Rule, values: Numbers, weights: Numbers, higher_is_better: bo
         wanted = f"an array of the shape {values.shape[:-1]}"
         raise wrong_result("score", f"the selection rule {rule.name}", wanted, scores)
     return scores
+
+
+def shares(counts: Counts, environments: npt.NDArray[np.integer]) -> Numbers:
+    """Each count's share of the sum over its environment, which is numbered from 0; both (n,)."""
+    return np.asarray(counts / np.bincount(environments, counts)[environments])
 
 
 def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:

@@ -30,6 +30,7 @@ from oodbench.selection import (
     find_rule,
     rule_names,
     score_by,
+    shares,
     unserved,
     usual,
 )
@@ -273,8 +274,10 @@ def _seen(steps: pd.DataFrame, records: pd.DataFrame, evidence: pd.DataFrame) ->
     table = (
         steps[["run", "step"]].merge(asked, on="run").merge(found, on=[*codes, "step"], how="left")
     )
-    of_environment = table.groupby(["run", "step", "environment"])["count"].transform("sum")
-    return table.assign(weight=(table["count"] / of_environment).fillna(1.0))
+    is_there, weights = table["count"].notna(), np.ones(len(table))
+    environments = table[is_there].groupby(["run", "step", "environment"]).ngroup()
+    weights[is_there] = shares(table.loc[is_there, "count"].to_numpy(), environments.to_numpy())
+    return table.assign(weight=weights)
 
 
 def _require_records(

@@ -101,9 +101,11 @@ def plan(
         typer.echo(as_json(made))
         return
     show_plan(made, terminal())
-    if made.runs and steps_per_second is None:
+    if not made.runs:
+        return
+    if steps_per_second is None:
         show_time(made, data_dir, workers)
-    elif made.runs and steps_per_second is not None:
+    else:
         steps = sum(spec.steps for spec in made.runs.values())
         seconds = steps / steps_per_second
         text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"

@@ -46,6 +46,8 @@ class Judge:
 
     def seen(self, evaluations: Iterable[Mapping[str, Any]]) -> Seen | None:
         """The rule's view of an evaluation; None if the metric is not recorded."""
+        from oodbench.selection import shares
+
         recorded = {
             (e["environment"], e["split"]): (e["value"], e["count"])
             for e in evaluations
@@ -56,8 +58,7 @@ class Judge:
         found = [recorded.get(split, (None, 1)) for split in self.evidence]
         values = np.array([value for value, _ in found], dtype=float)  # None becomes NaN
         counts = np.array([count for _, count in found])
-        weights = counts / np.bincount(self._environments, counts)[self._environments]
-        return np.where(np.isfinite(values), values, np.nan), weights
+        return np.where(np.isfinite(values), values, np.nan), shares(counts, self._environments)
 
     def cost(self, steps: Sequence[Seen]) -> float:
         """The last step's score, negated if higher is better, infinite if it is NaN."""
