@@ -126,7 +126,6 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
-    from scipy.spatial import cKDTree
 
     whole = np.concatenate([*numbers.values()])
     seen = [look.tiny for name in numbers for look in dataset.survey[name]]
@@ -141,16 +140,24 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
     cosines = [np.partition(p[:: 1 + len(p) // 200] @ p.T, -2)[:, -2] for p in parts]
     apart = [np.sqrt(np.maximum(2 - 2 * each, 0)) for each in cosines]  # from the nearest other
     radius = min([CLOSE * bool(parts), *(float(np.quantile(each, 0.05)) / 3 for each in apart)])
-    # neighbours are found fast in few dimensions: the 8 with the largest variance
-    main = np.linalg.eigh(x.T @ x).eigenvectors[:, -8:]
-    pairs = cKDTree(x @ main).query_pairs(radius, output_type="ndarray")
-    pairs = pairs[np.linalg.norm(x[pairs[:, 0]] - x[pairs[:, 1]], axis=1) <= radius]
+    pairs = neighbours(x, radius)
     if not len(pairs):
         return {}
     links = coo_array((np.ones(len(pairs)), at[pairs].T), shape=2 * (len(whole),))
     ends = np.cumsum([len(each) for each in numbers.values()])[:-1]
     same = connected_components(links)[1][first][whole]
     return dict(zip(numbers, np.split(same, ends), strict=True))
+
+
+def neighbours(x: Array, radius: float) -> Array:
+    """The pairs (P, 2) of rows of `x` (N, D) that are at most `radius` apart."""
+    from scipy.spatial import cKDTree
+
+    # trees are fast in few dimensions: rows that are near are also near in the 8 that vary most
+    main = np.linalg.eigh(x.T @ x).eigenvectors[:, -8:]
+    pairs = cKDTree(x @ main).query_pairs(radius, output_type="ndarray")
+    near: Array = pairs[np.linalg.norm(x[pairs[:, 0]] - x[pairs[:, 1]], axis=1) <= radius]
+    return near
 
 
 def _shared(

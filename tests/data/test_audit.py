@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from oodbench.data.audit import audit_of
+from oodbench.data.audit import audit_of, neighbours
 from oodbench.data.preparation import inspect
 from oodbench.datasets import Dataset, Environment, make, register
 from oodbench.errors import UserError
@@ -297,3 +297,11 @@ def test_of_many_findings_of_a_kind_some_are_shown(tmp_path: Path) -> None:
     dataset = make("Table", {"file": "t.csv"}, tmp_path)
     said = sentences(audit_of(dataset, inspect(dataset)))
     assert len(said) < 20 and "and 21 more (small environment)" in said
+
+
+def test_neighbours_are_those_of_all_pairs() -> None:
+    x = np.random.default_rng(0).normal(size=(200, 48))
+    apart = np.linalg.norm(x[:, None] - x, axis=2)
+    radius = float(np.quantile(apart[apart > 0], 0.01))
+    found = {(min(i, j), max(i, j)) for i, j in neighbours(x, radius).tolist()}
+    assert found == {(i, j) for i, j in np.argwhere(apart <= radius).tolist() if i < j}
