@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILL = (
-    "the option `missing: median` (or mean) fills such cells by what a run trains on, and says where in an "
-    "input of 0 and 1; or leave the row out"
+    "the option `missing: median` (or mean) fills such cells with a statistic of the training rows, and "
+    "marks them in an additional input; or leave the row out"
 )
 NUMBERED = ("row", "no", "nr", "lfd. nr.", "x")
 """Names of columns that are left out if they count the rows, or those of each environment."""

@@ -50,19 +50,12 @@ def register(name: str, *, paper: str) -> Callable[[A], A]:
 
 
 def _check(cls: type["Algorithm"]) -> None:
-    """Raise UserError for DomainBed's `update`, and for a method that would train as ERM.
+    """Raise UserError for a method that would train as ERM.
 
     A method may derive from a registered one and change nothing else than hyperparameters. Overriding
     `neutral` alone marks a method as ERM on purpose, if it adds no hyperparameters.
     """
     who, own = f"the algorithm {cls.__name__}", own_functions(cls)
-    update = own.get("update")
-    if isinstance(update, FunctionType) and "unlabeled" in inspect.signature(update).parameters:
-        raise UserError(
-            f"{who}: DomainBed's `update(self, minibatches, unlabeled)` is "
-            "`update(self, batch, step)` here, `batch.minibatches()` gives its list, and "
-            "`self.descend(loss, step)` takes its optimizer's step"
-        )
     if not issubclass(cls.Hparams, CommonHparams):
         raise UserError(f"{who}: `Hparams` derives from `Algorithm.Hparams`")
     silent = {"skip"} if cls.Hparams is Algorithm.Hparams else {"skip", "neutral"}
@@ -224,8 +217,16 @@ class Algorithm(nn.Module):
         self._trained = {n for n, p in names if p.requires_grad}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Raise UserError for invalid `changes` or `needs`."""
+        """Raise UserError for invalid `changes` or `needs`, and for DomainBed's `update`."""
         super().__init_subclass__(**keywords)
+        update = vars(cls).get("update")
+        if isinstance(update, FunctionType):
+            if {"minibatches", "unlabeled"} & {*inspect.signature(update).parameters}:
+                raise UserError(
+                    f"the algorithm {cls.__name__}: DomainBed's `update(self, minibatches, unlabeled)` is "
+                    "`update(self, batch, step)` here: `batch.minibatches()` gives the minibatches, and "
+                    "`self.descend(loss, step)` does the backward pass and the optimizer's step"
+                )
         if cls.changes not in CHANGES:
             raise unknown("value", cls.changes, CHANGES, f"`changes` of the method {cls.__name__}")
         if not isinstance(cls.needs, Needs):
@@ -523,6 +524,9 @@ class Algorithm(nn.Module):
             trained = (p for p in self.network.parameters() if p.requires_grad)
             for p, gradient in zip(trained, loss, strict=True):
                 p.grad = gradient
+        if optimizer_name not in self.optimizers:
+            place = f"`configure` of {type(self).__name__}"
+            raise unknown("optimizer", optimizer_name, self.optimizers, place)
         optimizer = self.optimizers[optimizer_name]
         set_rates(optimizer, self.rates(step))
         if self.trains_head_only(step):

@@ -64,7 +64,7 @@ def missing_package(who: str, package: str, extra: str) -> MissingError:
     return MissingError(f"{who} needs the package {package}: `{command}`", command)
 
 
-PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
+PLUGIN_HINT = " (if a plug-in defines it: `plugins: [MODULE]` or --plugin MODULE)"
 """The end of an error on an unknown name that a plug-in may define."""
 SAVED = "saved_"
 """The beginning of the names of modules with a class of a script or a notebook."""
@@ -109,6 +109,8 @@ def unknown(
 def wrong_result(hook: str, who: str, wanted: str, given: object) -> UserError:
     """The error for a hook of a user's class, `who`, that returns something else than `wanted`."""
     shown = text if len(text := repr(given)) <= LONGEST_NAME else f"a {type(given).__name__}"
+    if text != shown and hasattr(given, "shape"):
+        shown += f" of the shape {tuple(given.shape)}"
     return UserError(f"`{hook}` of {who} must return {wanted}, not {shown}")
 
 

@@ -17,7 +17,7 @@ from oodbench.tasks import Task
 FLOAT32 = 1e-6
 """The largest relative difference of two numbers that are equal up to a few float32 roundings."""
 
-HINT = " (a plug-in's needs --plugin MODULE, in Python `import MODULE`)"
+HINT = " (if a plug-in defines it: --plugin MODULE, in Python `import MODULE`)"
 OF_CLASSES = (
     "A method whose targets must be classes has `needs = Needs(classes=True)` in its class."
 )

@@ -35,8 +35,8 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
         raise wrong_result("load", dataset.label, "the environments by name", environments)
     if set(environments) != set(dataset.environments):
         raise UserError(
-            f"{dataset.label}: the environments that were loaded are {', '.join(environments)}, "
-            f"and those that it names are {', '.join(dataset.environments)}"
+            f"{dataset.label}: `load` returns the environments {', '.join(environments)}, but "
+            f"`environments` lists {', '.join(dataset.environments)}"
         )
     count = max(2, dataset.task.num_outputs)
     if dataset.classes and len(dataset.classes) != count:

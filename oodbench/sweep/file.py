@@ -150,7 +150,7 @@ class Sweep(BaseModel):
     )
     algorithms: Annotated[list[str | Row], BeforeValidator(_chosen)] = Field(
         min_length=1,
-        description="all, or a list of names, of mappings with the key name and others, or of `kind: KIND`",
+        description="all, or a list with names, mappings with the key name, or `kind: KIND`",
     )
     test_environments: TestSets = Field(default="default", description=TEST_SETS)
     """The sets of environments that are held out together, one set after the other."""

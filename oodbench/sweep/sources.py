@@ -141,7 +141,7 @@ def _made(
     keys = {key: options.pop(key) for key in KEYS if key in options and key not in own}
     for key in options.keys() - own & DatasetSettings.model_fields.keys():
         raise UserError(
-            f"'{key}' of {name} stands under its `training`: `training: {{{key}: ...}}`"
+            f"'{key}' of {name} belongs under `training`: `training: {{{key}: ...}}`"
         )
     dataset = make(name, options, data_dir)
     noise = checked(dataset, keys)

@@ -163,5 +163,5 @@ def test_a_users_own_table_takes_label_noise(tmp_path: Path) -> None:
 
 
 def test_a_training_setting_among_a_datasets_options_says_where_it_stands() -> None:
-    with pytest.raises(UserError, match=r"stands under its `training`: `training: \{steps: ...\}`"):
+    with pytest.raises(UserError, match=r"belongs under `training`: `training: \{steps: ...\}`"):
         first(datasets=[{"name": TURNED, "steps": 5}])

@@ -93,6 +93,18 @@ def test_what_an_update_returns_that_is_no_number_is_told(value: str, sentence: 
         returning(value).train_step(tiny_batch(TASKS["binary"], 0), 0)
 
 
+def test_an_unknown_optimizer_is_told_with_those_of_configure() -> None:
+    class Mistaken(Algorithm):
+        def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+            self.descend(self.outputs(batch, step).risks.mean(), step, "mian")
+            return {}
+
+    algorithm = tiny_algorithm(Mistaken, tiny_problem(TASKS["binary"]), PLAIN)
+    message = "^unknown optimizer 'mian' in `configure` of Mistaken; did you mean main[?]$"
+    with pytest.raises(UserError, match=message):
+        algorithm.train_step(tiny_batch(TASKS["binary"], 0), 0)
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -1,9 +1,10 @@
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from oodbench.errors import PLUGIN_HINT, described, plugin_hint, unknown
+from oodbench.errors import PLUGIN_HINT, described, plugin_hint, unknown, wrong_result
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,11 @@ def test_the_place_is_named_a_long_list_cut_and_a_number_told_from_a_text() -> N
     assert len(str(unknown("name", "y" * 5000, range(10**4)))) < 240
     message = str(unknown("environment", 0.9, ["0.1", "0.9"], "ColoredDigits"))
     assert message == "unknown environment 0.9 in ColoredDigits; did you mean the text '0.9'?"
+
+
+def test_an_array_that_a_hook_returns_is_told_by_its_shape() -> None:
+    message = str(wrong_result("score", "the rule mine", "shape (2, 90)", np.zeros((2, 90, 3))))
+    assert message.endswith("must return shape (2, 90), not a ndarray of the shape (2, 90, 3)")
 
 
 def test_a_line_of_compiled_code_is_not_the_users() -> None:
