@@ -1,6 +1,6 @@
 """A benchmark harness for out-of-distribution generalization.
 
-sweep(datasets, algorithms, out=...)   train many runs on all cores, or what is missing; returns Results
+sweep(datasets, algorithms, out=...)   train the missing runs of a sweep on all cores; returns Results
 run(dataset, algorithm)                train one run in this process; returns its records
 Results(directory)                     tables, comparisons and models of a sweep or a board
 load(directory)                        all records as a data frame
@@ -68,14 +68,14 @@ def __dir__() -> list[str]:
 
 
 def load(source: "Source | Sequence[Source]") -> "pd.DataFrame":
-    """All records of results directories and boards, one row per value, with what is known of its run.
+    """All records of results directories and boards, one row per value, with the facts of its run.
 
-    `source` is a results directory, a board (its name or folder), or a list of these. Columns: `source`
-    (of several), `id`, `dataset` and `label` as tables call them, `algorithm`, `test_environments` (joined
-    by `+`), `draw`, `trial`, `state`, `training_seconds` of the run and, of these, `waiting_seconds` for
+    `source` is a results directory, a board (its name or folder), or a list of these. Columns: `source` (if
+    there are several), `id`, `dataset` and `label` as in tables, `algorithm`, `test_environments` (joined
+    by `+`), `draw`, `trial`, `state`, `training_seconds` of the run, which include `waiting_seconds` for
     data, `step`, `environment`, `split`, `metric`, `value`, `count`, and a column `hparams.NAME` for every
-    hyperparameter. Validation scores of a board have the split `score` and the metric of their rule's
-    name. Raises `oodbench.errors.UserError` for what is neither a board nor a results directory.
+    hyperparameter. Validation scores of a board have the split `score` and the selection rule's name as
+    metric. Raises `oodbench.errors.UserError` for a source that is neither a board nor a results directory.
     """
     from oodbench.results.read import records_of_sources
 

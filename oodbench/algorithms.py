@@ -68,9 +68,9 @@ def _check(cls: type["Algorithm"]) -> None:
 
 
 def first_step(value: float, steps: int) -> float:
-    """The rounded step at which something starts: `value`, or if it is below 1 that share of the steps.
+    """The rounded step at which something starts: `value`, or if below 1 this share of the steps.
 
-    Only arithmetic, as `value` may be a tensor where many runs are trained as one program.
+    It only uses arithmetic, as `value` may be a tensor if many runs are trained as one program.
     """
     return (value * (1 + (value < 1) * (steps - 1)) + 0.5) // 1
 
@@ -138,19 +138,19 @@ class CommonHparams:
         by_family={"synthetic": ("drop", None), "noisy_labels": ("drop", None)},
     )
     sampling: str = hparam("uniform", options=tuple(BALANCED), neutral="uniform")
-    """How examples are drawn from an environment (arXiv:2110.14503): `rwy` and `rwg` draw each of its
-    classes or groups equally often, with replacement; `subg` subsamples each group to the size of the
-    smallest. Groups are pairs of target and attribute."""
+    """How examples are drawn from an environment (arXiv:2110.14503): `rwy` draws classes and `rwg` groups
+    equally often, with replacement; `subg` subsamples each group to the size of the smallest group. Groups
+    are pairs of target and attribute."""
     warm_up: int | float = hparam(0.0, low=0, neutral=0.0)
     """Updates in which the learning rate rises linearly to its schedule; a value below 1 is a share of
     the run's steps (arXiv:1706.02677, section 2.2)."""
     clip_norm: float = hparam(0.0, low=0.0, neutral=0.0)
-    """The gradient of an update is scaled down to this norm if it is larger (arXiv:1211.5063, algorithm 1),
-    after masks and before weight decay; 0: never."""
+    """A gradient with a larger norm is scaled down to this norm (arXiv:1211.5063, algorithm 1), after masks
+    and before weight decay; 0: never."""
     accumulation: int = hparam(1, low=1, neutral=1)
-    """The number of micro-batches in which a batch goes through the featurizer, so that memory holds the
-    activations of one (gradient caching, arXiv:2101.06983). Objectives and gradients are still those of the
-    whole batch; batch normalisation sees a micro-batch."""
+    """The number of micro-batches in which a batch passes through the featurizer; memory holds the
+    activations of one (gradient caching, arXiv:2101.06983). Objectives and gradients are those of the whole
+    batch; batch normalisation sees single micro-batches."""
     head_only: int | float = hparam(0.0, low=0, neutral=0.0)
     """Updates at the start that train the classifier alone, with the featurizer in evaluation mode; a value
     below 1 is a share of the run's steps (arXiv:2202.10054)."""
@@ -170,16 +170,17 @@ class Algorithm(nn.Module):
     2. `combine(gradients)`: how the environments' gradients of one parameter become one;
     3. `update(batch, step)`: the whole step.
 
-    Methods find the network in `self.network`, what the run is about (`environments`, `task`, `steps`, ...)
-    in `self.problem`, and hyperparameters in `self.hparams`.
+    `self.network` has the network (`featurizer`, `classifier`, `num_features`), `self.problem` the facts
+    about the run (`environments`, `task`, `steps`, `input_shape`, ...), and `self.hparams` the
+    hyperparameters.
 
     The other hooks change the rest of a step. In the order of a step, the hooks are `start_stage`,
     `environments_at`, `noise`, `prepare`, (the forward pass), `next_buffers`, `objective`, `schedule`.
 
     `noise`, `prepare`, `next_buffers`, `objective` and `combine` must depend only on parameters, buffers,
-    batch, step and hyperparameters, and never branch in Python on the value of a hyperparameter, so that
-    many runs can be trained as one program. State beyond the parameters lives in buffers, so that every
-    method resumes.
+    batch, step and hyperparameters, and must not branch in Python on the value of a hyperparameter, so that
+    many runs can be trained as one program. All other state is in registered buffers, so that every method
+    resumes.
     """
 
     changes: ClassVar[str] = "risk"
@@ -187,12 +188,13 @@ class Algorithm(nn.Module):
     needs: ClassVar[Needs] = Needs()
     """What the method needs beyond the inputs and targets of one training environment."""
     transductive: ClassVar[bool] = False
-    """Whether predictions depend on other test inputs, such as those of the same batch: such methods are
-    ranked apart from the others."""
+    """Whether predictions depend on other test inputs, such as those of the same batch. Such methods are
+    ranked separately."""
     trains_network: ClassVar[bool] = True
     """Whether the method trains the run's network; otherwise it fits another predictor."""
     noise_on_host: ClassVar[bool] = False
-    """Whether noise stays on the CPU: an `update` that reads its values would else wait for the GPU."""
+    """Whether noise stays on the CPU, so that an `update` that reads its values need not wait for the
+    GPU."""
 
     Hparams: TypeAlias = CommonHparams
 
@@ -245,7 +247,7 @@ class Algorithm(nn.Module):
         return None
 
     def fit_examples(self, x: Tensor, y: Tensor) -> None:
-        """Fit a predictor to all examples that the run trains on, pooled, before the first step.
+        """Fit a predictor to all training examples, pooled over environments, before the first step.
 
         Inputs are (N, *input_shape) as networks get them, targets (N, ...). A predictor that is not a
         tensor is fitted again when the run resumes and when its weights are loaded.
@@ -254,16 +256,16 @@ class Algorithm(nn.Module):
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """Make the optimizers, by name; called once the parameters are on their device.
 
-        By default there is one, `main`, of all parameters if the method trains the network.
+        By default there is one optimizer of all parameters, `main`, if the method trains the network.
         """
         return {"main": self.optimizer_of(self.parameters())} if self.trains_network else {}
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """The rates of an update, and whether optimizers restart before it, given the usual `rates`."""
+        """The rates of an update, given the usual ones, and whether optimizers restart before it."""
         return rates
 
     def start_stage(self, step: int) -> None:
-        """Change parameters or buffers in place, without gradients, where a stage of the run begins.
+        """Change parameters or buffers in place, without gradients, when a stage of the run begins.
 
         Called before the update at every step.
         """
@@ -287,20 +289,20 @@ class Algorithm(nn.Module):
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw the random numbers of a step, by name, for `batch.noise`.
 
-        `generator` is seeded by trial and step, alike for all methods and for a resumed run. The names and
-        shapes may depend on the shapes of `batch`, not on its values.
+        `generator` is seeded by trial and step, equally for all methods and for a resumed run. The names
+        and shapes may depend on the shapes of `batch`, not on its values.
         """
         return {}
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch to train on, made from the dataset's; a pure function."""
+        """The batch to train on, given a batch of the dataset; a pure function."""
         return batch
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """The next values of the method's buffers by their names; a pure function.
 
-        `objective` finds them in `out.buffers`, with gradients; after the update they are stored in the
-        buffers, detached.
+        `objective` finds these values in `out.buffers`, with gradients. After the update they are stored in
+        the buffers, detached.
         """
         return {}
 
@@ -316,7 +318,7 @@ class Algorithm(nn.Module):
     def reduction(self) -> Reduction | None:
         """How the gradients of the batch's units become one, or None to descend `objective`.
 
-        By default environments are the units of a method that overrides `combine`. Another `Reduction` may
+        By default the units are environments, if the method overrides `combine`. Another `Reduction` may
         take examples as units, or combine gradients faster, from their signs.
         """
         return Reduction(combine=self.combine) if self.overrides("combine") else None
@@ -324,7 +326,7 @@ class Algorithm(nn.Module):
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Do one update and return detached scalars or numbers, `loss` among them.
 
-        `batch` is ready for the forward pass: of the step's environments, with noise, after `prepare`. An
+        `batch` is ready for the forward pass: it has the step's environments and noise, after `prepare`. An
         override calls `self.outputs(batch, step)` and `self.descend(loss, step)`.
         """
         reduction = self.reduction
@@ -349,8 +351,8 @@ class Algorithm(nn.Module):
     def validated(self, loss: float, step: int) -> None:
         """Receive the mean loss on the training examples that `drawing_at` holds out.
 
-        Called at the evaluations of the run, after `step` updates, if both the first and the last update's
-        drawing held examples out. It may change buffers in place.
+        Called at the evaluations of the run, after `step` updates, if `drawing_at` holds examples out at
+        both the first and the last update. It may change buffers in place.
         """
 
     def predict(self, x: Tensor) -> Tensor:
@@ -368,7 +370,7 @@ class Algorithm(nn.Module):
 
     @final
     def train_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Do the step of a run on a batch as it was drawn: start a stage, prepare the batch, update."""
+        """Do a step of the run on a drawn batch: start a stage, prepare the batch, update."""
         with torch.no_grad():
             self.start_stage(step)
         if self.rates(step).restart:
@@ -377,7 +379,7 @@ class Algorithm(nn.Module):
 
     @final
     def prepared(self, batch: Batch, step: int) -> Batch:
-        """The batch for `update`: of the step's environments, with noise, after `prepare`."""
+        """The batch for `update`: the step's environments, with noise, after `prepare`."""
         if self.trains_head_only(step):
             self.network.featurizer.eval()
         elif self.trains_head_only(step - 1):
@@ -473,9 +475,8 @@ class Algorithm(nn.Module):
         """The gradients (E, *shape) of each environment's risk in each trained parameter, by its name.
 
         They are differentiable, so that an `objective` may use them. They cost an extra forward and
-        backward pass, with batch-normalisation statistics per environment, through which the update
-        differentiates. Raises UserError for a network that computes its losses itself, rather than from
-        outputs.
+        backward pass, with statistics of batch normalisation per environment, through which the update
+        differentiates. Raises UserError for a network that computes its own losses, such as a detector.
         """
         if type(self.network).losses is not Network.losses:
             raise UserError(
@@ -494,7 +495,7 @@ class Algorithm(nn.Module):
     ) -> torch.optim.Optimizer:
         """The run's optimizer for some parameters.
 
-        Learning rates are multiplied by `scales`, or else by the network's `rate_scales`.
+        Learning rates are multiplied by `scales`, or by default by the network's `rate_scales`.
         """
         h, by_name = self.hparams, dict(self.network.named_parameters())
         factors = {by_name[name]: factor for name, factor in self.network.rate_scales.items()}
@@ -513,10 +514,11 @@ class Algorithm(nn.Module):
     def descend(
         self, loss: Tensor | Sequence[Tensor | None], step: int, optimizer_name: str = "main"
     ) -> None:
-        """Do an optimizer's step on a loss, or with given gradients of the network's trained parameters.
+        """Take an optimizer's step on a loss, or with given gradients of the network's trained parameters.
 
         Uses the step's learning rate and weight decay, clips gradients at `clip_norm`, and in head-only
-        steps leaves the featurizer unchanged. Gradients are cleared afterwards.
+        steps leaves the featurizer unchanged. Gradients are cleared afterwards. Raises UserError for an
+        optimizer that `configure` does not return.
         """
         if isinstance(loss, Tensor):
             loss.backward()  # type: ignore[no-untyped-call]
@@ -542,7 +544,7 @@ class Algorithm(nn.Module):
 
     @final
     def units(self, batch: Batch, step: int) -> Units:
-        """The units of a batch: its environments, or its examples if the reduction says so."""
+        """The units of a batch: environments, or examples if the reduction says so."""
         reduction = self.reduction or Reduction(combine=self.combine)
         x, y, of_examples = batch.x, batch.y, reduction.unit == "example"
         if of_examples:

@@ -36,7 +36,7 @@ class Metadata:
     paper: str
     licence: str
     family: str
-    """Datasets of a family share the defaults and ranges of hyperparameters."""
+    """The family, whose datasets share the defaults and ranges of hyperparameters."""
     shift: str
     """What changes between environments, in a few words."""
     network: str
@@ -70,15 +70,15 @@ class Environment:
     y: Tensor
     """Targets (N, ...), as `Task` describes them."""
     clusters: Tensor | None = None
-    """(N,) integers: examples of a cluster stay on one side of a split. None: all differ."""
+    """(N,) integers: a split keeps examples of one cluster together. None: no clusters."""
     out: Tensor | None = None
-    """(N,) booleans: whether an example is of the `out` split. None: the split is drawn."""
+    """(N,) booleans: whether an example is in the `out` split. None: the split is drawn."""
     attributes: Tensor | None = None
     """(N,) integers from 0: the position of each example's attribute in `Dataset.attributes`."""
     unseen: Tensor | None = None
-    """(N,) booleans: true examples are used only if the environment is held out, the others only if it is
-    trained on. So environments can show the same people or things, and a run is still tested on
-    unseen ones. None: all examples are used in both cases."""
+    """(N,) booleans: examples with true are used only if the environment is held out, the others only if it
+    is trained on. Environments can then show the same people or things, and a run is still tested on unseen
+    ones. None: all examples are used in both cases."""
 
 
 PLAIN = Metadata(
@@ -118,8 +118,8 @@ class Dataset(ABC):
     """A set of named environments.
 
     A subclass sets `environments` and `test_environments` (tuples of names), `input_shape` and `task`, and
-    defines `load`; all else has a default. It sets an attribute on the class or in the constructor, or
-    computes it as a property. The constructor reads data only if an attribute depends on them.
+    defines `load`; all else has a default. Attributes are set on the class or in the constructor, or
+    computed as properties. The constructor reads data only if an attribute depends on them.
     """
 
     name: ClassVar[str]
@@ -150,11 +150,11 @@ class Dataset(ABC):
     cluster_names: Sequence[str] = ()
     """The names of clusters, by their numbers in `Environment.clusters`; empty if they have no names."""
     separates_clusters: bool = False
-    """Whether examples of a training environment are left out if a held-out one has their cluster, too."""
+    """Whether training examples are left out if a held-out environment has examples of the same cluster."""
     standardises_targets: bool = False
     """Whether runs train on real targets in standard units of their training environments.
 
-    Metrics and predictions keep the targets' units. Leave it off where the units have a meaning, as in a
+    Metrics and predictions keep the targets' units. Leave it off if the units have a meaning, as in a
     structural equation model."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
@@ -188,7 +188,7 @@ class Dataset(ABC):
 
     @cached_property
     def evaluation_environments(self) -> tuple[str, ...]:
-        """The evaluation splits that the data came with, which are never trained on.
+        """Environments that are published for evaluation only, and never trained on.
 
         If there are any, only they and held-out environments are scored, and there is no `out` split.
         """
@@ -216,9 +216,9 @@ class Dataset(ABC):
 
     @cached_property
     def files_read(self) -> Collection[Path]:
-        """Files and folders that are read without a checksum; a folder stands for the names in it.
+        """Files and folders that are read without a checksum; of a folder only its names count.
 
-        Changing one makes earlier runs stale.
+        If one of them changes, earlier runs become stale.
         """
         return ()
 
@@ -241,7 +241,7 @@ class Dataset(ABC):
         return {}
 
     def check(self) -> None:  # noqa: B027 (most datasets have no files)
-        """Raise UserError if a file is missing or damaged; the plan of a sweep asks."""
+        """Raise UserError if a file is missing or damaged; called when a sweep is planned."""
 
     @abstractmethod
     def load(self, trial: int) -> dict[str, Environment]:
@@ -250,18 +250,18 @@ class Dataset(ABC):
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
         """A map of all inputs that is estimated from a run's training examples alone.
 
-        `training` holds the examples of the `in` split of each training environment, by name. The
-        function returned maps inputs (N, ...) as `load` gives them, of any environment, to others
-        (N, ...), such as standardised ones. All that is estimated from data belongs here: `load` does
-        not know what a sweep holds out.
+        `training` holds the examples of the `in` split of each training environment, by name. The returned
+        function maps inputs (N, ...) of any environment, as `load` gives them, to new inputs (N, ...), such
+        as standardised ones. All statistics that are estimated from data belong here, since `load` does not
+        know what a sweep holds out.
         """
         return lambda x: x
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Map inputs (N, ...) of an environment to those of the network, (N, *input_shape).
 
-        It runs on the device of `x`, and is where stored bytes become floats. `generator`, of the
-        CPU, is given in training alone: the source of all chance in an augmentation.
+        It runs on the device of `x`, and turns stored bytes into floats. `generator`, on the CPU, is given
+        only in training: the only source of random numbers for an augmentation.
         """
         return x
 
@@ -300,7 +300,7 @@ class FileDataset(Dataset):
     """A dataset whose examples come from files under the data directory."""
 
     options_of_files: ClassVar[Sequence[str]] = ()
-    """The options that determine which files are needed; `command` names those that were changed."""
+    """The options that determine which files are needed; `command` includes those with changed values."""
 
     def file(self, path: str) -> Path:
         """The data file `path` under the data directory; raises MissingError if it is not there."""
@@ -337,8 +337,8 @@ class FileDataset(Dataset):
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
         """Make what is missing or damaged in `data_dir`; raises UserError if that is impossible.
 
-        `source` has the packages that it is made of, if they were fetched elsewhere; `workers` is the
-        number of processes.
+        `source` has the packages from which the data are made, if they were fetched elsewhere; `workers` is
+        the number of processes.
         """
         raise UserError(f"{self.name} has nothing to make")
 
@@ -347,9 +347,9 @@ class FileDataset(Dataset):
         raise UserError(f"{self.name} has nothing to cache")
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
-        """The inputs (N, ...) of new files, in the form in which environments hold them.
+        """The inputs (N, ...) of new files, in the form that environments have, for a trained model.
 
-        A trained model can predict them. Raises UserError for files that cannot be read.
+        Raises UserError for files that cannot be read.
         """
         raise UserError(f"{self.name} cannot read new files: give a model the inputs themselves")
 
@@ -382,7 +382,7 @@ NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?%?")
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Sort names as people count: numbers by their value, and other names by the numbers in them."""
+    """Sort names in natural order: numbers by their value, and other names by the numbers in them."""
     every = list(names)
     if all(NUMBER.fullmatch(name) for name in every):
         return sorted(every, key=lambda name: (float(name.rstrip("%")), name))
@@ -397,12 +397,12 @@ def _pieces(name: str) -> list[tuple[int, str]]:
 
 
 def permutation(dataset: Dataset, count: int, trial: int) -> Tensor:
-    """The order, (count,), in which a trial deals examples out to its environments."""
+    """The random order, (count,), in which a trial assigns examples to environments."""
     return torch.randperm(count, generator=dataset.generator(trial, "permutation"))
 
 
 def dealt(dataset: Dataset, count: int, trial: int) -> dict[str, Tensor]:
-    """Indices (n,) of the examples of each environment, to which a trial deals `count` out in turn."""
+    """Indices (n,) of the examples of each environment, among which a trial divides `count` examples."""
     order, parts = permutation(dataset, count, trial), len(dataset.environments)
     return {name: order[i::parts] for i, name in enumerate(dataset.environments)}
 
@@ -427,7 +427,7 @@ REQUIRED: Mapping[str, tuple[type, str]] = {
     "input_shape": (tuple, "the shape of one input, such as (2,)"),
     "task": (Task, "what is predicted, such as Task('binary')"),
 }
-"""The attributes that every dataset sets, with their type and what they hold."""
+"""The attributes that every dataset sets, with their types and meanings."""
 
 
 def make(name: str, options: Mapping[str, object], data_dir: Path | None = None) -> Dataset:
@@ -439,7 +439,7 @@ def make(name: str, options: Mapping[str, object], data_dir: Path | None = None)
         value = inspect.getattr_static(dataset, attribute, None)
         if value is None:
             raise UserError(f"the dataset {cls.__name__} does not set `{attribute}`, {held}")
-        # what a dataset computes may need its data, which the plan of a sweep asks for
+        # a property may need data, whose absence the plan of a sweep reports
         if not isinstance(value, (wanted, property, cached_property)):
             raise UserError(f"`{attribute}` of {name} is a {wanted.__name__}, not {value!r}")
     return dataset

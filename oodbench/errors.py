@@ -22,17 +22,17 @@ R = TypeVar("R")
 
 MOST_THREADS = 1024  # of a run, and processes of a command
 LONGEST_NAME, LONGEST_LIST = 60, 120
-"""Characters of an unknown name, and of the known ones, that a sentence has room for."""
+"""The most characters of an unknown name, and of the list of known names, in a sentence."""
 
 FOLDERS = ("oodbench.algorithms.", "oodbench.datasets.")
-"""Prefixes of the modules of methods and datasets, which are not the engine."""
+"""Prefixes of the modules of methods and datasets, which do not belong to the engine."""
 ORIGIN = ".origin"
 """The suffix of the file beside the copy of a script's class that says where each line comes from."""
 LONGEST_REASON = 200
 """The most characters that are shown of an error."""
 
 user_packages: set[str] = set()
-"""The packages imported as plug-ins or by entry points, which are users' code even if installed."""
+"""The packages imported as plug-ins or by entry points, which count as users' code even if installed."""
 
 
 class UserError(ValueError):
@@ -56,7 +56,7 @@ class MissingError(UserError):
 
 
 def missing_package(who: str, package: str, extra: str) -> MissingError:
-    """The error for an optional package that `who` needs and `extra` of this package installs.
+    """The error for an optional package that `who` needs and the extra `extra` installs.
 
     The command is quoted, as zsh would expand the brackets as a glob.
     """
@@ -71,10 +71,10 @@ SAVED = "saved_"
 
 
 def plugin_hint(plugins: Iterable[str]) -> str:
-    """`PLUGIN_HINT`, with those plug-ins of a sweep that have not been imported.
+    """`PLUGIN_HINT` with the plug-ins of a sweep that have not been imported.
 
     Reading results imports none of them, as the results may be somebody else's. Classes of a script or a
-    notebook are left out: they are no rules or metrics.
+    notebook are left out: they are neither rules nor metrics.
     """
     others = [p for p in plugins if p not in sys.modules and not p.startswith(SAVED)]
     named = " ".join(f"--plugin {plugin}" for plugin in others)
@@ -87,7 +87,7 @@ def unknown(
 ) -> UserError:
     """The error for an unknown name, with the nearest known names.
 
-    `what` says what the name is of, such as `algorithm`; `hint` ends the sentence.
+    `what` is the kind of thing, such as `algorithm`; `hint` ends the sentence.
     """
     names = [str(k) for k in known if str(k)]
     folded = {n.casefold(): n for n in reversed(names)}
@@ -107,7 +107,7 @@ def unknown(
 
 
 def wrong_result(hook: str, who: str, wanted: str, given: object) -> UserError:
-    """The error for a hook of a user's class, `who`, that returns something else than `wanted`."""
+    """The error for a hook of a user's class, `who`, that does not return `wanted`."""
     shown = text if len(text := repr(given)) <= LONGEST_NAME else f"a {type(given).__name__}"
     if text != shown and hasattr(given, "shape"):
         shown += f" of the shape {tuple(given.shape)}"
@@ -148,14 +148,14 @@ def some(texts: Sequence[str], most: int) -> str:
 
 
 def is_engine(module: str) -> bool:
-    """Whether a module is of the engine."""
+    """Whether a module belongs to the engine."""
     return module.partition(".")[0] == "oodbench" and not module.startswith(FOLDERS)
 
 
 def users_line(error: BaseException, outer: int = 0) -> str | None:
-    """The last line of a user's code that led to an error, as `FILE:LINE, in FUNCTION`, if one did.
+    """The last line of a user's code in an error's traceback, as `FILE:LINE, in FUNCTION`, if any.
 
-    The first `outer` calls of the traceback are the engine's.
+    The first `outer` calls of the traceback belong to the engine.
     """
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))[outer:]):
         code = frame.f_code
@@ -185,7 +185,7 @@ def _shown(file: str, line: int) -> str:
 
 
 def definition(cls: type) -> str:
-    """Where a class is defined, as `NAME, FILE:LINE`; its name alone where no file defines it."""
+    """Where a class is defined, as `NAME, FILE:LINE`; only the name if no file defines the class."""
     try:
         file, (_, line) = inspect.getfile(cls), inspect.getsourcelines(cls)
     except (OSError, TypeError):
@@ -194,7 +194,9 @@ def definition(cls: type) -> str:
 
 
 def described(error: BaseException, otherwise: str | None = None) -> str:
-    """An error in one sentence, with the user's line that led to it, if any, or `otherwise`."""
+    """An error in one sentence, followed by the line of the user's code that raised it, or by
+    `otherwise`.
+    """
     reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
     where = users_line(error) or otherwise
     return f"{reason} ({where})" if where else reason
@@ -202,7 +204,7 @@ def described(error: BaseException, otherwise: str | None = None) -> str:
 
 @contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Turn every error of a user's code in the block into a UserError, with `what` before it."""
+    """Turn every error of a user's code in the block into a UserError that begins with `what`."""
     try:
         yield
     except UserError:

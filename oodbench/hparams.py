@@ -29,7 +29,7 @@ class Distribution:
     arguments: tuple[Value, ...]
 
     def __post_init__(self) -> None:
-        """Raise UserError for a range from high to low, or a log range that is not above 0."""
+        """Raise UserError for a range from high to low, or a log range with numbers not above 0."""
         if self.kind == "choice":
             return
         low, high, *_ = (float(a) for a in self.arguments if a is not None)
@@ -113,9 +113,9 @@ def hparam(
 
     `by_family` gives another (default, distribution) for the datasets of a family. Without a distribution
     every draw takes the default. `low` and `high` (inclusive) or `options` bound the values that a user may
-    set. A hyperparameter added to an existing method has a `neutral` value, which leaves the method as it
-    was and does not enter a run's id. `no_list` says what several values would need. Raises UserError for
-    a distribution of another kind, such as DomainBed's functions.
+    set. A hyperparameter added to an existing method has a `neutral` value, which leaves the method
+    unchanged and does not enter a run's id. `no_list` completes the error for a list of values. Raises
+    UserError for a distribution of another kind, such as DomainBed's functions.
     """
     for given in (distribution, *(of_family for _, of_family in (by_family or {}).values())):
         if not isinstance(given, Distribution | None):
@@ -136,7 +136,7 @@ def rates_family(family: str, pretrained: bool) -> str:
 def altered(
     space: type, name: str, by_family: Mapping[str, tuple[Any, Distribution | None]]
 ) -> Any:
-    """The hyperparameter `name` of `space` with another (default, distribution) in some families."""
+    """The hyperparameter `name` of `space` with another (default, distribution) for some families."""
     (inherited,) = (f for f in fields(space) if f.name == name)
     usual: Any = inherited.metadata
     metadata = {**usual, "by_family": {**usual["by_family"], **by_family}}
@@ -154,7 +154,7 @@ def defaults(space: type, family: str = "") -> dict[str, Value]:
 
 
 def neutral_values(space: type) -> dict[str, Value]:
-    """Neutral values by field name; a spec that lacks one of these fields means its neutral value."""
+    """Neutral values by field name; in a spec, an absent field has its neutral value."""
     neutral = ((f.name, f.metadata.get("neutral")) for f in fields(space))
     return {name: value for name, value in neutral if value is not None}
 
@@ -184,11 +184,11 @@ def draw(
 ) -> dict[str, Any]:
     """Draw `index` of the hyperparameters of `owner`: 0 is the defaults, k > 0 is random.
 
-    A dataset's own defaults come before its family's, and what a sweep file has `given` before both: a
+    A dataset's own defaults override its family's, and values `given` in a sweep file override both: a
     value, a list with a value for each draw, or a default and a range. Each value has a separate random
     stream, derived from (owner, field, index) and, if given, the trial, so adding or removing a field does
-    not change the others. All owners use one stream for a `shared` field: each draws the same quantile of
-    the distribution that it declares. Raises UserError for invalid values, of `name` or else `owner`.
+    not change the others. All owners use the same stream for a `shared` field: each draws the same quantile
+    of its own distribution. Raises UserError for invalid values, which names `name` or else `owner`.
     """
     place = f"the hyperparameters of {name or owner}"
     ranges = _given_ranges(space, given, family, place)

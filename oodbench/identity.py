@@ -1,9 +1,9 @@
-"""The identity of code and of files: equal digests, equal contents.
+"""Digests of code and files: equal digests mean equal contents.
 
 The code of a class is the file that defines it and all files that it imports, directly or not, except the
 standard library, installed packages and the package's engine, which the version identifies. Comments,
 docstrings and formatting do not count. Files are parsed, never imported, so that a report can check whether
-a method still has the code that trained its runs.
+the code of a method is still the code that trained its runs.
 
 A process reads a file once, and again only if its size or modification time changes.
 """
@@ -35,7 +35,7 @@ File = Path | str
 F = TypeVar("F", bound=File)
 T = TypeVar("T")
 Stamp = tuple[int, int]
-"""The size and the time of change of a file, in nanoseconds: they differ when its contents do."""
+"""The size of a file and its modification time in nanoseconds, which change with its contents."""
 Import = tuple[int, str, str]
 """The level, the module and the name of `from ..module import name`; `import module` has no name."""
 
@@ -44,7 +44,7 @@ class Code(TypedDict):
     """The source of a class, or of several."""
 
     files: dict[str, str]
-    """A digest of what each file computes; the first file defines the class."""
+    """A digest of each file's code; the first file defines the class."""
 
 
 class Digests(TypedDict, total=False):
@@ -52,10 +52,10 @@ class Digests(TypedDict, total=False):
 
     method: Code
     network: Code
-    """The digest of a network that is not the package's."""
+    """The digest of a network that is not part of the package."""
     dataset: Code
     files: str
-    """The digest of the files that the data come from, see `oodbench.results.stale`."""
+    """The digest of the data files, see `oodbench.results.stale`."""
 
 
 def digest_of(content: bytes) -> str:
@@ -70,7 +70,7 @@ def stamp(file: File) -> Stamp:
 
 
 def by_stamp(files: int) -> Callable[[Callable[[F], T]], Callable[[F], T]]:
-    """Decorator of a function of a file that caches the results for the last `files` unchanged files."""
+    """Decorate a function of a file to cache its results for the last `files` files, until they change."""
 
     def decorate(read: Callable[[F], T]) -> Callable[[F], T]:
         remembered = lru_cache(files)(lambda file, stamp: read(file))
@@ -116,7 +116,7 @@ def commit() -> str | None:
 
 
 def code_of(*classes: type) -> Code | None:
-    """The source of classes as it was when first asked for, which is what this process runs.
+    """The source of classes when first read, which is the code that this process runs.
 
     None if every class is defined by the engine or by no file.
     """
@@ -148,7 +148,7 @@ def code_at(file: Path) -> Code:
 
 
 def changed_files(recorded: Code) -> list[str]:
-    """The names of the recorded files that no longer compute what they did.
+    """The names of the recorded files whose code has changed.
 
     Raises FileNotFoundError with the name of the class's file if that file is gone.
     """
@@ -165,7 +165,7 @@ def _now(name: str) -> str | None:
 
 
 def differing(one: Code, other: Code) -> list[str]:
-    """The names of the files in which two sources differ, wherever the files are."""
+    """The names of the files in which two sources differ, regardless of their folders."""
     both = [code["files"] for code in (one, other)]
     if sorted(both[0].values()) == sorted(both[1].values()):
         return []
@@ -178,12 +178,12 @@ def unlike(one: Iterable[tuple[str, str]], other: Iterable[tuple[str, str]]) -> 
 
 
 def combined(code: Code) -> str:
-    """One digest of the source in all files."""
+    """A single digest of the source in all files."""
     return digest_of(json.dumps(sorted(code["files"].values())).encode())
 
 
 def is_of_package(code: Code | str) -> bool:
-    """Whether all of the source is the package's; always false for data files."""
+    """Whether all source files are part of the package; always false for data files."""
     return isinstance(code, dict) and all(
         name.partition("/")[0] in FOLDERS for name in code["files"]
     )
@@ -198,7 +198,7 @@ def _here(name: str) -> Path:
     top, _, rest = name.partition("/")
     if top in FOLDERS:
         return folder(top) / rest
-    places = [root / name for root in _roots()]  # an absolute name is the same below any root
+    places = [root / name for root in _roots()]  # an absolute name does not depend on the root
     return next((place for place in places if place.is_file()), Path(name).absolute())
 
 
@@ -250,7 +250,7 @@ def _find(module: str, level: int, file: Path) -> Path | None:
         parts = parts[2:]
     elif parts[0] in sys.stdlib_module_names:
         return None
-    else:  # first where the file's own module is imported from: above its outermost package
+    else:  # first from where the file's own module is imported: above its outermost package
         above = next(root for root in file.parents if not (root / "__init__.py").is_file())
         roots = [above, *_roots()]
     for base in (root.joinpath(*parts) for root in roots):
@@ -261,7 +261,7 @@ def _find(module: str, level: int, file: Path) -> Path | None:
 
 
 def _plain(node: Any) -> Any:
-    """Turn a syntax tree into values of JSON, alike under all versions of Python."""
+    """Turn a syntax tree into JSON values that are the same under all versions of Python."""
     if isinstance(node, list):
         return [_plain(each) for each in node if not _says_nothing(each)]
     if isinstance(node, ast.Constant) or not isinstance(node, ast.AST):

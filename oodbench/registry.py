@@ -1,4 +1,4 @@
-"""A registry: names to classes, filled by the files of a folder, by entry points and by plug-ins.
+"""A registry of classes by name, filled by the files of a folder, by entry points and by plug-ins.
 
 A class is refused if a hook or an attribute is misspelt, or cannot be called as the engine calls it.
 """
@@ -37,16 +37,16 @@ CHANGES = {
 }
 """The values of `Algorithm.changes`, with what each means; the first is the default."""
 NEAR = 0.8
-"""The similarity (`difflib`'s ratio) from which a name of about the same length is a misspelt one."""
+"""The similarity (`difflib`'s ratio) from which a name of about the same length counts as misspelt."""
 COMPUTED = (property, cached_property)
 FUNCTIONS = (FunctionType, classmethod, staticmethod, *COMPUTED)
 
 
 class Registry(Generic[T]):
-    """Classes by name; errors call each by `noun`, such as `algorithm`.
+    """Classes by name; `noun`, such as `algorithm`, is what errors call a class.
 
-    The module or the folder's files beside the base class and the entry points of `group`, which register
-    the classes, are imported at the first look-up.
+    At the first look-up the modules that register the classes are imported: the base class's module or the
+    files of its folder, and the entry points of `group`.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Registry(Generic[T]):
         self._group = group or self._package
         self._check = check
         self.papers: dict[str, str] = {}
-        """Papers of the classes that were registered with one, by name."""
+        """The papers of classes that were registered with a paper, by name."""
         self._classes: dict[str, T] = {}
         self._loaded = False
         self._error: BaseException | None = None
-        """What the first look-up raised, which later ones raise again."""
+        """The error of the first look-up, which later look-ups raise again."""
 
     def add(self, name: str, paper: str = "") -> Callable[[T], T]:
         """A decorator that registers a class under `name`.
@@ -131,7 +131,7 @@ class Registry(Generic[T]):
             if self._error is not None:
                 raise self._error
             return
-        self._loaded = True  # what is imported may look up others
+        self._loaded = True  # imported modules may look up other classes
         try:
             package = importlib.import_module(self._package)
             for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
@@ -244,9 +244,10 @@ def _kind(member: object) -> str:
 def check_overrides(noun: str, cls: type) -> None:
     """Raise UserError for a member that is misspelt, cannot be used as the engine does, or is missing.
 
-    A user's function, attribute or nested class counts as misspelt if no base has its name, and a member of
-    the engine's of the same kind has nearly that name: about one letter in five may differ, and the length
-    by one. Helpers may have any other name, plurals of such names and names with an underscore in front.
+    A user's function, attribute or nested class counts as misspelt if no base class has its name, and a
+    member of an engine class of the same kind has nearly the same name: about one letter in five may
+    differ, and the length by one. Helpers may have any other name, including plurals of such names and
+    names that begin with an underscore.
     """
     if is_engine(cls.__module__):
         return

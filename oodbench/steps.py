@@ -1,4 +1,4 @@
-"""What a method is given: facts about its run, the batch of a step, and the outputs of a forward pass."""
+"""The data that a method receives: facts about its run, a step's batch, and a forward pass's outputs."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +14,7 @@ from oodbench.tasks import Task
 
 @dataclass(frozen=True)
 class Problem:
-    """The facts about a run that its algorithm is built from."""
+    """The facts about a run, from which its algorithm is built."""
 
     input_shape: tuple[int, ...]
     task: Task
@@ -22,7 +22,7 @@ class Problem:
     """Names of the training environments, in the order in which batches stack them."""
     steps: int
     attributes: int = 0
-    """The number of values of the examples' attribute; 0: they have none."""
+    """The number of values of the examples' attribute; 0: no attribute."""
     discrete: bool = False
     """Whether inputs are token ids, which cannot be averaged."""
     sizes: tuple[int, ...] = ()
@@ -33,9 +33,9 @@ class Problem:
     pretrained: bool = False
     """Whether the network has weights that were trained on other data."""
     zero_shot: bool = False
-    """Whether the network's head predicts classes before any training, as one made of texts does."""
+    """Whether the network's head predicts classes before any training, such as a head made from texts."""
     seed: int = 0
-    """Seed of everything that all runs of a trial share: data noise, splits, initial weights, order of
+    """The seed of all that the runs of a trial share: data noise, splits, initial weights, order of
     batches."""
     autocast: torch.dtype | None = None
     """The dtype of the network's passes in training, by autocast; None: the parameters' dtype. Outputs,
@@ -51,7 +51,7 @@ class Needs:
     environments: int = 1
     """The least number of training environments."""
     attributes: bool | Mapping[str, object] = False
-    """Whether batches must hold attributes, or the values of hyperparameters at which they must."""
+    """Whether batches must hold attributes, or the hyperparameter values for which they must."""
     index: bool = False
     """Whether a batch must hold each example's index in its environment."""
     views: int = 0
@@ -67,10 +67,10 @@ class Needs:
     real_inputs: bool = False
     """Whether inputs must be numbers that can be averaged or moved, unlike the ids of words."""
     feature_vector: bool = False
-    """Whether an example must have one feature vector and one target. Those of `tokens` have one for each
-    token, and a detector has no feature vectors."""
+    """Whether an example must have one feature vector and one target. Examples of `tokens` have a vector
+    for each token, and a detector has no feature vectors."""
     outputs: bool = False
-    """Whether losses must be a function of the network's outputs, which a detector's are not."""
+    """Whether losses must be a function of the network's outputs, unlike a detector's losses."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Optional packages that the method imports, each with the command that installs it."""
 
@@ -105,7 +105,7 @@ class Batch:
     index: Tensor | None = None
     """Each example's index among its environment's training examples, (E, B)."""
     attributes: Tensor | None = None
-    """Each example's attribute where the dataset has one, (E, B) integers."""
+    """Each example's attribute, (E, B) integers, if the dataset has attributes."""
     other_y: Tensor | None = None
     """The second targets of mixed examples, (E, B, ...)."""
     share: Tensor | None = None
@@ -144,8 +144,8 @@ class Outputs:
     logits: Tensor
     """Logits (E, B, C), or as in `Task`; (E, B, 0) if the network computes its own losses."""
     features: Tensor
-    """The outputs of the network's featurizer, (E, B, F), for tokens one vector each; empty if the network
-    computes its own losses."""
+    """The outputs of the network's featurizer, (E, B, F), with one vector for each token; empty if the
+    network computes its own losses."""
     targets: Tensor
     """The targets, (E, B, ...)."""
     losses: Tensor
@@ -172,7 +172,7 @@ class Outputs:
         return values if places is None else values[places]
 
     def over_environments(self, values: Tensor, rest: Tensor) -> Tensor:
-        """`rest`, of all environments, with `values` (E, ...) in those of the step."""
+        """`rest` of all environments, with the step's environments replaced by `values` (E, ...)."""
         places = self.batch.environments
         return values if places is None else rest.index_copy(0, places, values)
 
@@ -188,7 +188,7 @@ def concatenated(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
 
 
 def scalars(returned: object, method: type, device: torch.device) -> dict[str, Tensor]:
-    """What a method's `update` returned, with a tensor in place of every other number.
+    """The values that a method's `update` returned, with every number as a tensor.
 
     Raises UserError for a value that is not a number, and if there is no `loss`.
     """

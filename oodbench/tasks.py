@@ -12,9 +12,9 @@ Kind = Literal[
     "binary", "multiclass", "multilabel", "distribution", "regression", "tokens", "boxes"
 ]
 SEVERAL = ("multilabel", "tokens")
-"""The kinds with several labels an example, of which some may not be known."""
+"""The kinds with several labels for each example, some of which may be unknown."""
 FLOOR = 1e-7
-"""The least class frequency in a constant prediction: a class missing in training costs 16 nats."""
+"""The lowest class frequency in a constant prediction: a class missing in training costs 16 nats."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Task:
     def scale_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
         """d/dw loss(w * logits) at w = 1 for each example, (...), without a backward pass.
 
-        By the chain rule it is <d loss/d logits, logits>; differentiable itself. Its mean over an
-        environment is the gradient that IRMv1 penalises (arXiv:1907.02893, eq. IRMv1).
+        By the chain rule this is <d loss/d logits, logits>, which can be differentiated again. Its mean
+        over an environment is the gradient that IRMv1 penalises (arXiv:1907.02893, eq. IRMv1).
         """
         if self.kind == "binary":
             scores = logits.squeeze(-1)
@@ -118,7 +118,7 @@ class Task:
         return targets.sum(-1) * expected - (targets * logits).sum(-1)
 
     def logit_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """d loss / d logits of each example, of the logits' shape; differentiable itself."""
+        """d loss / d logits of each example, in the shape of the logits; it can be differentiated again."""
         if self.kind == "binary":
             return logits.sigmoid() - targets.unsqueeze(-1)
         if self.kind == "multiclass":
@@ -141,7 +141,7 @@ class Task:
         return torch.where(known, values, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
 
     def known(self, targets: Tensor) -> Tensor:
-        """Mask (N,) of examples with a known label; others are left out of metrics."""
+        """Mask (N,) of examples with a known label; metrics leave out all others."""
         if self.kind in SEVERAL:
             return targets.isfinite().any(-1)
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
@@ -192,11 +192,11 @@ class Task:
     def constants(self, targets: Tensor) -> dict[tuple[str, ...], Tensor]:
         """The best constant outputs for one example, given targets (N, ...), by metrics.
 
-        Each has the best mean of its metrics over the N examples among all outputs that ignore the
-        input. In closed form: the mean target of a regression; otherwise the log frequencies of the
-        classes (at least FLOOR), so that the majority class has the largest. Labels and tokens are
-        weighed as in `metrics`, and a token's frequencies are taken at its position. Boxes have no
-        constant answer.
+        Each has the best mean of its metrics over the N examples among all outputs that ignore the input.
+        In closed form: the mean target of a regression; otherwise the log frequencies of the classes (at
+        least FLOOR), so that the majority class has the largest. Labels and tokens are weighted as in
+        `metrics`, and the frequencies of tokens are computed for each position. Boxes have no constant
+        prediction.
         """
         if self.kind == "boxes":
             return {}
@@ -246,7 +246,7 @@ def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _known_shares(values: Tensor, targets: Tensor) -> Tensor:
-    """Each example's share, (..., B), in the mean of the known ones of `values` (..., B, C)."""
+    """The contribution (..., B) of each example to the mean of the known `values` (..., B, C)."""
     known = targets.isfinite()
     count = known.sum(-1).to(values.dtype).mean(-1, keepdim=True)
     return torch.where(known, values, 0.0).sum(-1) / torch.where(count > 0, count, 1.0)

@@ -1,6 +1,6 @@
 """Declaration, questions, output and errors of commands.
 
-All output of a command goes through `terminal` or through `print` of a text of `printable`.
+Commands print through `terminal`, or `print` a text that `printable` has escaped.
 """
 
 import errno
@@ -48,7 +48,7 @@ class Commands(TyperGroup):
         return command
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; an error on `--out` says where a results directory is its argument."""
+        """Run a command; an error on `--out` says if the command takes a results directory."""
         try:
             return super().invoke(ctx)
         except Exception as error:
@@ -92,21 +92,21 @@ class _App(typer.Typer):
 def commands(help: str | None = None, **settings: Any) -> typer.Typer:
     """An app whose help and errors are plain text; `settings` are further ones of Typer's.
 
-    A user's mistake ends each of its commands as `exit_on_user_error` says.
+    A user's mistake ends each command as described in `exit_on_user_error`.
     """
     plain = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
     return _App(cls=Commands, help=help, **plain | settings)
 
 
 def confirmed(question: str) -> bool:
-    """The user's answer to a question; raises UserError where nobody can answer."""
+    """The user's answer to a question; raises UserError if nobody can answer."""
     if sys.stdin is None or sys.stdin.closed:
         raise UserError(f"'{question}' cannot be answered as stdin is closed; add --yes")
     return typer.confirm(question, default=None)
 
 
 def format_warnings() -> None:
-    """From now on print a `UserWarning` as one line, without file and line number."""
+    """From now on, print a `UserWarning` as one line, without file and line number."""
     warnings.filterwarnings("ignore", VMAP_IS_SLOW)
     usual: Any = warnings.formatwarning
 
@@ -121,15 +121,15 @@ def format_warnings() -> None:
 def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
     """Wrap a command so that a `UserError` or an unusable path ends it with one line and exit code 2.
 
-    Any error raised in a user's code does so too, with its line. A `UserWarning` is printed as one line,
-    without file and line number.
+    So does any other error that a user's code raises, with the line of this code. A `UserWarning` is
+    printed as one line, without file and line number.
     """
 
     @wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # closed, it is None
-                stream.reconfigure(errors="backslashreplace")  # for characters it lacks
+                stream.reconfigure(errors="backslashreplace")  # for what it cannot encode
         usual = warnings.formatwarning
         format_warnings()
         try:
@@ -155,7 +155,7 @@ def _sentence(error: Exception) -> str | None:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError) or "failed to map segment" in str(error):
         return f"there is too little memory here (`ulimit -v`, a job's limit): {error}"
-    if users_line(error, outer=2) is None:  # below a command and what wraps it
+    if users_line(error, outer=2) is None:  # below a command and its wrappers
         return None
     return described(error)
 
@@ -169,7 +169,7 @@ CONTROLS = re.compile(
 
 def printable(text: str, keep: str = "") -> str:
     r"""The text with every control character but those in `keep` as an escape such as `\x1b`."""
-    if text.isprintable():  # as nearly every cell of a table, in a tenth of the time
+    if text.isprintable():  # true for nearly every cell of a table, and ten times as fast
         return text
     return CONTROLS.sub(
         lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), text
@@ -195,11 +195,11 @@ def wrapped(text: str, width: int) -> str:
 ASCII = str.maketrans({"±": "+-", "≥": ">=", "≤": "<=", "…": "...", "→": "->"})
 """ASCII substitutes for signs that the terminal's encoding lacks."""
 TITLE = 16
-"""The width to which longer titles are wrapped, at words, in a table that is too wide."""
+"""The width at which longer titles are wrapped in a table that is too wide."""
 GAP = 2
 """Blanks between two columns of a table."""
 PROSE = 32
-"""The width down to which a column of prose is wrapped, so that others stand beside it."""
+"""The smallest width to which a column of prose is wrapped, to leave room for other columns."""
 
 
 class Terminal(Console):
@@ -223,7 +223,7 @@ class Terminal(Console):
     def wrapped(self, text: str) -> str:
         """The text with its lines wrapped at words.
 
-        Lines that a program reads, in a file or a pipe, stay as they are unless COLUMNS is set.
+        Output into a file or a pipe is not wrapped unless COLUMNS is set.
         """
         if not (self.is_terminal or "COLUMNS" in os.environ):
             return text
@@ -239,11 +239,11 @@ class Terminal(Console):
         line_after: int = 0,
         styles: Mapping[tuple[int, int], str] = MappingProxyType({}),
     ) -> Group:
-        """A table as wide as the terminal, or several if that would cut a number.
+        """A table as wide as the terminal, or several tables if numbers would be cut.
 
-        Each of these repeats the first `keys` columns. The columns `prose` are wrapped at words, and
-        all others but the keys are justified to the right. A line follows the first `line_after` rows;
-        `styles` are those of cells by (row, column).
+        Each table repeats the first `keys` columns. The columns `prose` are wrapped at words, and all other
+        columns but the keys are aligned to the right. A line follows the first `line_after` rows; `styles`
+        has the styles of cells by (row, column).
         """
         titles = [self.render_str(title) for title in header]
         cells = [

@@ -1,4 +1,4 @@
-"""Checks what files hold against pydantic models, with a sentence on each mistake."""
+"""Checks the contents of files against pydantic models, with a sentence for each mistake."""
 
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -10,13 +10,13 @@ from oodbench.errors import UserError, unknown
 
 M = TypeVar("M", bound=BaseModel)
 Place = tuple[str | int, ...]
-"""The keys and indices that lead to a value of a file."""
+"""The keys and indices that lead to a value in a file."""
 MAX_PROBLEMS = 20
-"""The most problems of a file that are listed at once."""
+"""The most problems that are listed for a file."""
 
 
 def parse(model: type[M], values: object, place: str) -> M:
-    """The values of a file as a pydantic model; raises UserError with all that is wrong with them."""
+    """The values of a file as a pydantic model; raises UserError with all problems."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -24,7 +24,7 @@ def parse(model: type[M], values: object, place: str) -> M:
 
 
 def explain(error: ValidationError, values: object, model: type[BaseModel]) -> list[str]:
-    """A sentence on each problem that pydantic found in `values`, by the key of the innermost model.
+    """A sentence for each problem that pydantic found in `values`, by the key of the innermost model.
 
     A field's description completes "KEY must be".
     """
@@ -33,7 +33,9 @@ def explain(error: ValidationError, values: object, model: type[BaseModel]) -> l
         inner: type[BaseModel] | None = model
         place: Place = ()
         of, at = model, values
-        for part in problem["loc"]:  # between keys and indices, it names the members of unions
+        for part in problem[
+            "loc"
+        ]:  # between keys and indices, pydantic names the members of unions
             if inner is None:
                 break
             if isinstance(at, list) and isinstance(part, int):
@@ -73,7 +75,7 @@ def _sentence(problem: Any, place: Place, value: object, model: type[BaseModel])
 
 
 def several(place: str, problems: Iterable[str]) -> str:
-    """Join the problems of a place: a single one on the same line, several as a list below it."""
+    """Join the problems of a file: a single one on the same line, several as a list below it."""
     different = list(dict.fromkeys(problems))
     if len(different) == 1:
         return f"{place}: {different[0]}"
@@ -83,7 +85,7 @@ def several(place: str, problems: Iterable[str]) -> str:
 
 
 def short(value: object) -> str:
-    """A value of a file in a few characters."""
+    """A value in a few characters."""
     return _SHORT.repr(value)
 
 

@@ -140,9 +140,7 @@ def _made(
     own = {f.name for f in fields(datasets.get(name, hint=PLUGIN_HINT).Options)}
     keys = {key: options.pop(key) for key in KEYS if key in options and key not in own}
     for key in options.keys() - own & DatasetSettings.model_fields.keys():
-        raise UserError(
-            f"'{key}' of {name} belongs under `training`: `training: {{{key}: ...}}`"
-        )
+        raise UserError(f"'{key}' of {name} belongs under `training`: `training: {{{key}: ...}}`")
     dataset = make(name, options, data_dir)
     noise = checked(dataset, keys)
     if label is None:

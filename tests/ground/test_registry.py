@@ -311,7 +311,10 @@ class More(Algorithm.Hparams):
             {"update": lambda self, minibatches, unlabeled=None: {}},
             r"DomainBed's `update\(self, minibatches, unlabeled\)` is `update\(self, batch, step\)` here",
         ),
-        ({"update": lambda self, minibatches: {}}, r"`batch.minibatches\(\)` gives the minibatches"),
+        (
+            {"update": lambda self, minibatches: {}},
+            r"`batch.minibatches\(\)` gives the minibatches",
+        ),
     ],
 )
 def test_a_method_that_would_train_as_another_is_refused(
