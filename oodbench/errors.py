@@ -194,9 +194,7 @@ def definition(cls: type) -> str:
 
 
 def described(error: BaseException, otherwise: str | None = None) -> str:
-    """An error in one sentence, followed by the line of the user's code that raised it, or by
-    `otherwise`.
-    """
+    """An error in one sentence, with the line of the user's code that raised it, or `otherwise`."""
     reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
     where = users_line(error) or otherwise
     return f"{reason} ({where})" if where else reason

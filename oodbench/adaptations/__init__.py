@@ -1,4 +1,4 @@
-"""Test-time changes of a trained network by unlabelled test inputs: base classes, registry, `adapt`."""
+"""Test-time adaptation of a trained network to unlabelled test inputs: base classes, registry, `adapt`."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -60,7 +60,7 @@ class Adaptation(ABC):
         """Hyperparameters of every adaptation: how test inputs arrive."""
 
         batch_size: int = hparam(64, low=0)
-        """Inputs that arrive together, about: batch sizes differ by at most one. 0: all inputs."""
+        """About how many inputs arrive together; batch sizes differ by at most one. 0: all inputs."""
         order: str = hparam("random", options=("random", "stored", "by_class"))
         """The order of arrival: drawn by the trial (`random`), the dataset's (`stored`), or class by class,
         with the classes and each class's examples in random order (`by_class`: successive labels are
@@ -99,7 +99,7 @@ class Adaptation(ABC):
         return self.unadapted(x)
 
     def unadapted(self, x: Tensor) -> Tensor:
-        """The network's current logits (n, C); a single logit z of two classes becomes (-z/2, z/2).
+        """The network's current logits (n, C); a single logit z for two classes becomes (-z/2, z/2).
 
         Raises UserError for outputs that are not (n, C).
         """
@@ -127,7 +127,7 @@ def entropy(logits: Tensor) -> Tensor:
 def head_of(network: nn.Module) -> nn.Linear | None:
     """The linear layer that computes the logits, None if there is none.
 
-    It is the classifier of a `Network`; in other modules it is taken to be the last linear layer.
+    In a `Network` this is the classifier; in other modules, the last linear layer.
     """
     own = next((m for m in network.modules() if isinstance(m, Network)), None)
     if own is not None:
@@ -143,7 +143,7 @@ class HeadAdaptation(Adaptation):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         head = head_of(self.network)
-        assert head is not None  # else `suits` would have said no
+        assert head is not None  # otherwise `suits` would have returned False
         self.head = head
 
     @classmethod
@@ -152,7 +152,7 @@ class HeadAdaptation(Adaptation):
         return head_of(network) is not None
 
     def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The head's inputs (n, F) and the logits (n, C); raises UserError if these are not the head's."""
+        """The head's inputs (n, F) and outputs (n, C); raises UserError if these are not the logits."""
         seen: list[tuple[Tensor, Tensor]] = []
         handle = self.head.register_forward_hook(lambda _, x, z: seen.append((x[0], z)))
         try:
@@ -183,7 +183,7 @@ def adapted(
     """
     cls: Any = adaptations.get(name)
     values = checked(cls.Hparams, hparams, f"the hyperparameters of the adaptation {name}")
-    # optimizers are left out of the copy, which is never trained further: their moments are large
+    # the copy is not trained further, so it has no optimizers, whose moments are large
     moments = getattr(module, "optimizers", None)
     own = copy.deepcopy(module, {} if moments is None else {id(moments): {}}).eval()
     generator = torch.Generator().manual_seed(seed)
@@ -191,7 +191,7 @@ def adapted(
     adaptation.observe(stream)
     arrived = torch.cat([adaptation.logits(x) for _, x in stream])
     indices = torch.cat([*stream.batches]).to(arrived.device)
-    if adaptation.single:  # back to the one logit that the network gives
+    if adaptation.single:  # back to the network's single logit
         arrived = arrived[:, 1:] - arrived[:, :1]
     return torch.empty_like(arrived).index_copy(0, indices, arrived)
 

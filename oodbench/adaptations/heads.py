@@ -1,4 +1,4 @@
-"""Adaptations of what a network's linear head predicts from its features: T3A, LAME and SHOT."""
+"""Adaptations that use the features before a linear head: T3A, LAME and SHOT."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -102,7 +102,7 @@ class SHOT(HeadAdaptation):
         epochs: int = hparam(15, low=0)
         beta: float = hparam(0.3, choice(0.0, 0.1, 0.3, 1.0), low=0.0)
         predicted_only: bool = hparam(True, neutral=False)
-        """Whether classes that are never predicted are left out of the first round of centroids, too."""
+        """Whether the first round of centroids also leaves out classes that are never predicted."""
 
     def observe(self, stream: Stream) -> None:
         """Train the features for all epochs; the head stays frozen."""
@@ -174,7 +174,7 @@ class T3A(HeadAdaptation):
         """The values of the authors' search; their code writes -1 for all, and then drops one element."""
 
         supports: int = hparam(20, choice(1, 5, 20, 50, 100, 0), low=0)
-        """The most elements of a class's support set; 0: no limit."""
+        """The largest number of elements in a class's support set; 0: no limit."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

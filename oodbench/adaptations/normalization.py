@@ -84,11 +84,11 @@ class TENT(Adaptation):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Adaptation.Hparams):
-        """The authors' default for CIFAR-10-C; the distribution of `steps` is that of T3A's authors."""
+        """The authors' defaults for CIFAR-10-C; the distribution of `steps` is from T3A's authors."""
 
         lr: float = hparam(1e-3, log_uniform(1e-5, 1e-2), low=0.0)
         steps: int = hparam(1, choice(1, 3), low=1)
-        """Steps on each batch."""
+        """The number of steps on each batch."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -1,4 +1,4 @@
-"""`check_algorithm`, which tests whether a method keeps the contract of all methods."""
+"""`check_algorithm`, which tests whether a method meets the requirements for all methods."""
 
 from typing import Any
 

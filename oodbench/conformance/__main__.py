@@ -1,4 +1,4 @@
-"""Whether a method keeps the contract of all methods."""
+"""Check whether a method meets the requirements for all methods."""
 
 from oodbench.arithmetic import prepare
 

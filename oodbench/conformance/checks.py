@@ -15,7 +15,7 @@ from oodbench.errors import UserError, described, some
 from oodbench.tasks import Task
 
 FLOAT32 = 1e-6
-"""The largest relative difference of two numbers that are equal up to a few float32 roundings."""
+"""The largest relative difference of two numbers that are equal up to float32 round-off."""
 
 HINT = " (if a plug-in defines it: --plugin MODULE, in Python `import MODULE`)"
 OF_CLASSES = (
@@ -45,7 +45,7 @@ class Broken(AssertionError):
 
 
 Failure = tuple[str, Mapping[str, Broken]]
-"""The sentence of a requirement that a method breaks, and the errors by kind of task."""
+"""The sentence of a broken requirement, and the errors by kind of task."""
 
 
 def sentence(requirement: Requirement) -> str:
@@ -54,7 +54,7 @@ def sentence(requirement: Requirement) -> str:
 
 
 def requirement(function: Requirement) -> Requirement:
-    """Register a requirement, which holds trivially for tasks that the algorithm skips."""
+    """Register a requirement, which is not checked on tasks that the algorithm skips."""
 
     @wraps(function)
     def check(cls: type[Algorithm], task: Task) -> None:
@@ -77,7 +77,7 @@ def requirement(function: Requirement) -> Requirement:
 
 
 def on_one_task(function: Requirement) -> Requirement:
-    """Check a requirement, which does not depend on the task, only on the method's first task."""
+    """Check a requirement that does not depend on the task on the method's first task only."""
 
     @wraps(function)
     def check(cls: type[Algorithm], task: Task) -> None:
@@ -88,7 +88,7 @@ def on_one_task(function: Requirement) -> Requirement:
 
 
 def tasks_of(cls: type[Algorithm]) -> list[Task]:
-    """The tasks that a method does not skip; raises AssertionError if it skips all tasks."""
+    """The tasks that a method does not skip; raises AssertionError if there are none."""
     tasks = [
         task for task in TASKS.values() if why_skipped(cls, tiny_problem(suited(cls, task))) is None
     ]
@@ -149,7 +149,7 @@ def _outcome(
 def require_close(given: Tensor, wanted: Tensor, what: str) -> None:
     """Raise AssertionError unless tensors are equal to float64's round-off of the largest component.
 
-    The error is `RoundOff` if they are equal in float32.
+    The error is `RoundOff` if the tensors are equal in float32.
     """
     error = float((given - wanted).abs().max())
     scale = float(wanted.abs().max())

@@ -1,4 +1,4 @@
-"""The requirements: what hooks may read, draw and change, and what whole updates must do."""
+"""The requirements: what hooks may read, draw and change, and how updates must behave."""
 
 import copy
 import io
@@ -254,7 +254,7 @@ def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
     plain = tiny_algorithm(Algorithm, problem, PLAIN)
     _move(plain)
     erm = network_step(plain, batch, LAST)
-    # after one update from the initial weights, which fills buffers, the gradient at the same moved weights
+    # one update from the initial weights fills the buffers; then the gradients at the same moved weights
     algorithm = tiny_algorithm(cls, problem, PLAIN)
     initial = copy.deepcopy(algorithm.network.state_dict())
     algorithm.train_step(batch, 0)
@@ -417,7 +417,7 @@ def _tensors(tree: object) -> list[Tensor]:
 def is_averaged_as_a_whole(cls: type[Algorithm], task: Task) -> None:
     """Weight averages, kept weights and copies contain everything that `predict` reads.
 
-    Make it a parameter or a buffer: `self.register_buffer("name", tensor)`.
+    Make such state a parameter or a buffer: `self.register_buffer("name", tensor)`.
     """
     if not cls.trains_network:
         raise DoesNotApply("it does not train the network, so no weights are averaged")

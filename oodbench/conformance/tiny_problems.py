@@ -1,4 +1,4 @@
-"""Tiny problems for every kind of task, on which methods are checked."""
+"""Tiny problems of every kind of task, on which methods are checked."""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class ImageTask(Task):
 
 
 def suited(cls: type[Algorithm], task: Task) -> Task:
-    """The task as given, on images, or with one output: the first that the method does not skip."""
+    """The first of these tasks that the method does not skip: as given, on images, with one output."""
     forms = [task, ImageTask(task.kind, task.num_outputs)]
     forms += [Task(task.kind)] if task.kind == "regression" else []
     return next((form for form in forms if why_skipped(cls, tiny_problem(form)) is None), task)
@@ -130,7 +130,7 @@ def weights_of(algorithm: Algorithm) -> Tensor:
 
 
 def network_step(algorithm: Algorithm, batch: Batch, step: int) -> Tensor:
-    """Run an update; returns the change of the network's P parameters over minus the learning rate, (P,).
+    """Run an update; returns the network's change, (P,), divided by minus the learning rate.
 
     With the hyperparameters PLAIN this is the method's gradient.
     """

@@ -151,7 +151,7 @@ def _keep_in(stacked: dict[Tensor, Tensor]) -> Visit:
 
 
 def stacked_gradients(network: nn.Module, units: Units) -> dict[str, Tensor]:
-    """The gradients of the units' risks by parameter name, (U, *shape) each: U times the model's memory."""
+    """The gradients of the units' risks by parameter name, (U, *shape) each: U times the model's size."""
     stacked: dict[Tensor, Tensor] = {}
     visit_gradients(network, units, _keep_in(stacked))
     names: dict[Tensor, str] = {p: name for name, p in network.named_parameters()}
@@ -311,11 +311,11 @@ def _say_fallback(what: str) -> None:
 def micro_batched(
     network: nn.Module, function: Callable[..., Tensor], count: int, *inputs: Tensor
 ) -> Tensor:
-    """Outputs (N, ...) of `function`, which runs the network on inputs (N, ...) in `count` micro-batches.
+    """Outputs (N, ...) of `function`, which runs the network on inputs (N, ...), in `count` micro-batches.
 
     Gradients are those of the whole batch (arXiv:2101.06983). Only one micro-batch's activations are in
-    memory: the backward pass recomputes them, so that it is exact, at the price of a second forward pass.
-    Batch normalisation takes the statistics of a micro-batch, and counts it once.
+    memory: the backward pass recomputes them, which is exact but costs a second forward pass. Batch
+    normalisation takes the statistics of each micro-batch, and counts each once.
     """
     if count == 1:
         return function(*inputs)

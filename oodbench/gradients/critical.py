@@ -1,8 +1,8 @@
 """Critical samples and loss sensitivity: two measures of how networks memorize (arXiv:1706.05394).
 
-Near a critical sample the predicted class changes (section 3.4.1). The share of critical samples says how
-densely decision boundaries cross the data: how complex the learned hypothesis is. Loss sensitivity says how
-strongly a training example steers the loss that follows.
+Near a critical sample the predicted class changes (section 3.4.1). The share of critical samples measures
+how densely decision boundaries cross the data, and so how complex the learned hypothesis is. Loss
+sensitivity measures how strongly a training example influences the later loss.
 """
 
 import math
@@ -32,18 +32,18 @@ def critical_samples(
     high: float | Tensor = math.inf,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Mask (N,) of the inputs x, (N, ...) floats, with another predicted class nearby.
+    """Mask (N,) of the inputs x, (N, ...) floats, near which the predicted class changes.
 
     Nearby is the box of half-width `radius` in the max norm around the input (equation 3.1), cut to
     `low` and `high`. `langevin_search` has the algorithm. The mask's mean is the critical sample ratio.
 
-    `radius`, `alpha` and `beta` are in the paper's unit, a step of pixels from 0 to 255, and `scale` is
-    that unit in x: 1/255 for images in [0, 1], and 1 / (255 std) for images normalised by (image - mean) /
+    `radius`, `alpha` and `beta` are in the paper's unit, one step of pixels from 0 to 255, and `scale` is
+    this unit in x: 1/255 for images in [0, 1], and 1 / (255 std) for images normalised by (image - mean) /
     std, with std (C, 1, 1) if it differs between channels.
 
-    The model maps inputs to logits (N, C), or (N, 1) of two classes. It is evaluated in eval mode, and
-    its mode is restored. `generator` is on the CPU and by default seeded with 0. Raises UserError for a
-    model without classes, or whose predictions cannot be differentiated.
+    The model maps inputs to logits (N, C), or (N, 1) of two classes. It is evaluated in eval mode, and its
+    mode is restored. `generator` is on the CPU and by default seeded with 0. Raises UserError for a model
+    that does not predict classes, or that cannot be differentiated.
     """
     task = getattr(getattr(model, "dataset", None), "task", None)
     for name, value in {"radius": radius, "alpha": alpha, "beta": beta, "scale": scale}.items():
@@ -79,10 +79,10 @@ def langevin_search(
     """Langevin adversarial sample search, LASS (algorithm 1), for all inputs at once.
 
     A step adds -alpha sign(d log f_k / dx) + beta eta, eta standard normal, and clamps to the box. f_k is
-    the probability of the class k that is predicted for x; the algorithm as printed climbs it, away from
-    all boundaries. An input whose class has changed leaves the batch. `radius`, `alpha` and `beta` are
-    in units of x. Returns a mask (N,) of the inputs found, and the found neighbours, (N, ...), with x
-    itself elsewhere. Raises UserError as `critical_samples` does.
+    the probability of the class k that is predicted for x; the printed algorithm increases f_k, and so
+    moves away from all boundaries. An input whose class has changed leaves the batch. `radius`, `alpha` and
+    `beta` are in units of x. Returns a mask (N,) of the inputs found, and the found neighbours, (N, ...),
+    with x itself elsewhere. Raises UserError as `critical_samples` does.
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
@@ -141,10 +141,10 @@ def loss_sensitivity(
 ) -> Tensor:
     """|| dL_t / dx_i ||_1 after t updates of SGD, through the updates: (T // every, P, N).
 
-    Each of the T `batches` holds indices (B,) of inputs x (N, ...) and targets y, and makes one update
-    of a copy of the network's parameters. L_t, after each `every`-th update, is the mean of `losses`, (N,),
-    over all examples, or P sums weighted by the rows of `parts`, (P, N). It depends on x_i by the updates
-    alone. All T updates are in memory, unrolled. The paper's measure is the mean over t.
+    Each of the T `batches` holds indices (B,) of inputs x (N, ...) and targets y, and makes one update of a
+    copy of the network's parameters. L_t, after each `every`-th update, is the mean of `losses`, (N,), over
+    all examples, or P sums weighted by the rows of `parts`, (P, N). It depends on x_i only through the
+    updates. All T updates are unrolled in memory. The paper's measure is the mean over t.
     """
     weights = torch.full((1, len(x)), 1 / len(x)).to(x) if parts is None else parts
     steering = x.detach().clone().requires_grad_()
@@ -170,7 +170,7 @@ def _size(loss: Tensor, x: Tensor) -> Tensor:
 
 
 def gini(values: Tensor) -> Tensor:
-    """The Gini coefficient of values (..., N), at least 0: 0 if all are equal, towards 1 if one has all.
+    """The Gini coefficient of values (..., N) >= 0: 0 if all are equal, near 1 if all but one are 0.
 
     It is the mean |a - b| over all pairs, divided by twice the mean.
     """

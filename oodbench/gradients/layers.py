@@ -25,7 +25,7 @@ from oodbench.networks.mlp import Scales
 BLOCK = {"cpu": 2**18, "cuda": 2**27}
 """Elements of stacked gradients computed at once, by device type: on a CPU they stay in the cache."""
 KERNEL_UNITS = {"cuda": 16}
-"""Up to so many units, by device type, torch's kernel computes a convolution's gradients unit by unit.
+"""The most units, by device type, for which torch's kernel computes a convolution's gradients unit by unit.
 On a GPU it takes longer to unfold the inputs for one product over all units; on a CPU both are as fast."""
 
 
@@ -115,8 +115,8 @@ class LookedUpRows:
     def _sums(self) -> tuple[Tensor, Tensor]:
         """The distinct (unit, row) pairs as unit * V + row, (U * K,), and their gradients (U * K, D).
 
-        With fewer distinct pairs the rest are pair 0 with gradient 0: to cut them off, the CPU would have
-        to wait for the device to know their number.
+        If there are fewer distinct pairs, the remaining entries are pair 0 with gradient 0: to cut them
+        off, the CPU would have to wait for the device to learn their number.
         """
         units = torch.arange(len(self.rows), device=self.rows.device)
         looked_up = (units[:, None] * self.shape[0] + self.rows).flatten()

@@ -2,7 +2,8 @@
 
 Under `vmap`, torch 2.15 gets the second derivatives of batch, layer and instance normalisation wrong
 without a warning: mean and variance count as constants. Here these layers are written as equations. Group
-normalisation is right as it is. Attention's fused kernels have no second derivative; its plain kernel has.
+normalisation is already right. Attention's fused kernels have no second derivative, but the plain kernel
+has one.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -27,7 +28,7 @@ def risk_gradients(
 ) -> dict[str, Tensor]:
     """The gradients (E, *shape) of E mean losses in the named parameters, themselves differentiable.
 
-    Each of the inputs (E, B, ...) has its statistics of batch normalisation.
+    Batch normalisation uses separate statistics for each of the E inputs (B, ...).
     """
     parameters = {n: p for n, p in network.named_parameters() if n in names}
     buffers = {n: b.expand(len(x), *b.shape).clone() for n, b in network.named_buffers()}
@@ -45,7 +46,7 @@ def risk_gradients(
 def twice_differentiable() -> Iterator[None]:
     """A context in which gradients by `torch.func` can be differentiated again.
 
-    Batch normalisation does not update its running statistics in it.
+    Inside, batch normalisation does not update its running statistics.
     """
     with sdpa_kernel(SDPBackend.MATH), _NormsByEquation():
         yield

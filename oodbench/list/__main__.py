@@ -1,4 +1,4 @@
-"""All algorithms, datasets and networks that are registered, or all about one of them."""
+"""All registered algorithms, datasets and networks, or the details of one of them."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def list_(name: Name = None, plugin: Plugins = None, format_: Format = "terminal
         print(printable(page(details(name, plugin or []), width), keep="\n"))
         return
     if plugin or has_entry_points():
-        # only importing such a package, and torch with it, tells which classes it registers
+        # only an import of such a package, which imports torch, shows which classes it registers
         from oodbench.list.details import registered_entries
 
         entries = registered_entries(plugin or [])

@@ -21,7 +21,7 @@ from oodbench.registry import (
 
 KINDS = ("algorithm", "dataset", "network", "adaptation")
 INDENT = 24
-"""Columns before the sentences of the listing; longer names have a line of their own."""
+"""The column at which the sentences of the listing start; longer names get a separate line."""
 HEAD = """\
 # Catalogue
 
@@ -41,7 +41,7 @@ class Entry:
     summary: str
     """The first line of the class's docstring."""
     paper: str = ""
-    """The publication; that of a network is in its docstring."""
+    """The publication; networks cite theirs in the docstring."""
     changes: str = ""
     """The part of training that an algorithm changes, a key of `oodbench.registry.CHANGES`."""
     transductive: bool = False
@@ -49,7 +49,7 @@ class Entry:
 
 
 def own_entries() -> list[Entry]:
-    """The package's own classes by kind and name, from their `@register("NAME", ...)` lines.
+    """The package's classes by kind and name, from their `@register("NAME", ...)` lines.
 
     Name and `paper` must be string literals; a test compares the entries with the registries.
     """

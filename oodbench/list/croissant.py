@@ -50,7 +50,7 @@ def croissant(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """The core and RAI fields of a dataset with default options, as JSON-LD.
 
     Unknown fields are left out; environments and classes are record sets. Raises UserError for an unknown
-    name, and for a name of something else.
+    name, and for a name that is not a dataset's.
     """
     about = details(name, plugins)
     if about["kind"] != "dataset":
@@ -106,7 +106,7 @@ def _file(path: str, md5: str) -> dict[str, str]:
 
 def _record_sets(name: str, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     environments = about["environments"]
-    if environments and isinstance(environments, list):  # else they are in the user's files
+    if environments and isinstance(environments, list):  # otherwise they are in the user's files
         roles = ((each, f"cr:{_role(each, about)}Split") for each in environments)
         yield _record_set("environments", "cr:Split", "url", roles)
     with suppress(UserError):  # classes that are read from files

@@ -1,4 +1,4 @@
-"""Everything about one registered class, as plain values and as a page for the terminal."""
+"""The details of a registered class, as plain values and as a page for the terminal."""
 
 import ast
 import inspect
@@ -32,7 +32,7 @@ def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
 
 
 def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
-    """All registered classes by kind and name, with those of plug-ins and installed packages."""
+    """All registered classes by kind and name, including those of plug-ins and installed packages."""
     entries = []
     for kind, registry in registries(plugins).items():
         for name in registry:
@@ -43,7 +43,7 @@ def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
 
 
 def paper(registry: Registry[Any], name: str) -> str:
-    """The paper in a class's registration; networks have none."""
+    """The paper that a class was registered with; networks have none."""
     metadata = getattr(registry.get(name), "metadata", None)
     return registry.papers.get(name, "") if metadata is None else str(metadata.paper)
 
@@ -52,8 +52,8 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Everything about the class registered as `name`; raises UserError for an unknown name.
 
     Keys: `kind`, `name`, `description`, `paper` (if any), `module`. An algorithm has `changes`,
-    `transductive` and `cannot` (what it cannot run on), if they apply; a dataset has its metadata and
-    attributes. `hparams`, or `options` of a dataset, are from `parameters`.
+    `transductive` and `cannot` (the problems on which it cannot run), if they apply; a dataset has its
+    metadata and attributes. `hparams`, or `options` of a dataset, come from `parameters`.
     """
     by_kind = registries(plugins)
     for kind, registry in by_kind.items():

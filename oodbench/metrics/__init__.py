@@ -1,4 +1,4 @@
-"""Metrics: how each is computed, which direction is better, and when it is undefined."""
+"""Metrics: how each is computed, whether higher is better, and when it is undefined."""
 
 import re
 from abc import ABC, abstractmethod
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from oodbench.tasks import Task
 
 LOSSES = ("loss", "mse", "kl")
-"""The losses of tasks; if one is finite, so are a split's predictions."""
+"""The losses of tasks; if the loss of a split is finite, so are the split's predictions."""
 CLASSES = ("binary", "multiclass")
-"""The kinds of task with the metric `loss` whose predictions metrics take."""
+"""The kinds of task with the metric `loss` whose predictions may be scored by other metrics."""
 KINDS = {"mse": "regression", "kl": "distribution"}
 """The kinds of task with another loss, by the name of that loss."""
 NAMED = 64
-"""The most groups of a split whose accuracies are recorded one by one."""
+"""The most groups of a split for which single accuracies are recorded."""
 
 
 class Examples:
@@ -44,7 +44,7 @@ class Examples:
 
     @cached_property
     def losses(self) -> "Tensor":
-        """The loss of each example, (...); of several labels or tokens the mean over the known ones."""
+        """The loss of each example, (...); for several labels or tokens the mean over the known ones."""
         if self.task.kind != "multiclass":
             return self.task.example_losses(self.logits, self.targets)
         from torch.nn import functional as F
@@ -77,7 +77,7 @@ class Groups:
 
 
 class AnyMetric:
-    """The attributes of every metric, also of one that a dataset computes (`Dataset.split_metrics`).
+    """The attributes of every metric, including metrics that a dataset computes (`Dataset.split_metrics`).
 
     A subclass is registered by name, and the first line of its docstring defines the metric. Users' modules
     are imported by an entry point of the group `oodbench.metrics`, or by `--plugin`.
@@ -99,14 +99,14 @@ class RecordedMetric(AnyMetric):
     """
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """The value of each example, (...), whose mean over a split is recorded; None if not defined.
+        """The value of each example, (...), whose mean over a split is recorded; None if undefined.
 
         Tensors are on the run's device. Their leading dimensions may be those of many runs.
         """
         return None
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
-        """The value on a split, given the number of correct examples of each group; None if not defined.
+        """The value on a split, given the number of correct examples of each group; None if undefined.
 
         Called only if targets are classes.
         """
@@ -134,7 +134,7 @@ def _known(name: str) -> type[AnyMetric]:
 
 
 def is_proportion(name: str) -> bool:
-    """Whether a metric is in [0, 1] and printed in %; `accuracy[0, red]` is, as accuracy."""
+    """Whether a metric is in [0, 1] and printed in %; `accuracy[0, red]` is treated as `accuracy`."""
     return _known(name).is_proportion
 
 
@@ -231,6 +231,6 @@ def computed_names(recorded: Collection[str] | None = None) -> list[str]:
 
 
 def of_predictions(name: str) -> PredictionMetric | None:
-    """The metric of that name if it is computed from kept predictions."""
+    """The metric `name`, if it is computed from kept predictions."""
     known = metrics.find(name)
     return known() if known is not None and issubclass(known, PredictionMetric) else None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BINS = 15
 """The number of bins of equal width between confidence 0 and 1."""
 IOU, SCORE = 0.5, 0.5
-"""The least overlap of a predicted box with a true one that it matches, and the score above which it
+"""The least overlap of a predicted box with the true box that it matches, and the score above which it
 counts."""
 
 
@@ -42,8 +42,8 @@ class MacroF1(PredictionMetric):
 class AUROC(PredictionMetric):
     """The area under the ROC curve, by scikit-learn; for several classes the one-versus-rest mean.
 
-    Classes that no example or every example has are left out: NaN where that leaves none. A NaN
-    prediction counts as certain of every class but the target.
+    Classes that no example or every example has are left out; NaN if no class is left. A NaN prediction
+    counts as certain of every class but the target.
     """
 
     higher_is_better = is_proportion = True
@@ -63,7 +63,7 @@ class AUROC(PredictionMetric):
 class AUPRC(PredictionMetric):
     """The area under the precision-recall curve of the second of two classes, by scikit-learn.
 
-    It is the average precision; for several classes the mean over those that occur, each against the
+    This is the average precision; for several classes, the mean over those that occur, each against the
     rest. A NaN prediction counts as certain of every class but the target.
     """
 
@@ -146,7 +146,7 @@ class Accuracy(RecordedMetric):
     higher_is_better = is_proportion = True
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Whether an example is right, or how much of it is."""
+        """Whether an example is right, or which share of its labels or tokens is."""
         task, logits, targets = examples.task, examples.logits, examples.targets
         if task.kind == "boxes":
             return _box_accuracy(logits, targets)
@@ -177,7 +177,7 @@ class Loss(RecordedMetric):
 class Brier(RecordedMetric):
     """The squared distance of the probabilities from the target.
 
-    Of two classes it is (p - y)^2, in [0, 1]; of more the sum over all of them, in [0, 2].
+    For two classes it is (p - y)^2, in [0, 1]; for more classes the sum over all of them, in [0, 2].
     """
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
@@ -218,7 +218,7 @@ class Agreement(RecordedMetric):
     higher_is_better = is_proportion = True
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Whether the most probable classes agree; one that is not finite agrees with none."""
+        """Whether the most probable classes agree; predictions that are not finite do not."""
         if examples.task.kind != "distribution":
             return None
         agreement = examples.logits.argmax(-1) == examples.targets.argmax(-1)
@@ -227,7 +227,7 @@ class Agreement(RecordedMetric):
 
 @register("balanced_accuracy")
 class BalancedAccuracy(RecordedMetric):
-    """The mean over the classes that a split has of the accuracy on each."""
+    """The mean accuracy over the classes that occur in a split."""
 
     higher_is_better = is_proportion = True
 
@@ -239,7 +239,7 @@ class BalancedAccuracy(RecordedMetric):
 
 @register("worst_class_accuracy")
 class WorstClassAccuracy(RecordedMetric):
-    """The lowest accuracy on a class: what stands for the worst group while attributes are unknown.
+    """The lowest accuracy on a class, which replaces the worst group while attributes are unknown.
 
     It is recorded where examples have an attribute (arXiv:2302.12254); elsewhere `worst_group_accuracy`
     is computed over the classes.
@@ -255,7 +255,7 @@ class WorstClassAccuracy(RecordedMetric):
 
 @register("adjusted_accuracy")
 class AdjustedAccuracy(RecordedMetric):
-    """The mean over the groups of class and attribute that a split has of the accuracy on each.
+    """The mean accuracy over the groups of class and attribute that occur in a split.
 
     It is recorded where examples have an attribute (SubpopBench, arXiv:2302.12254).
     """
@@ -273,8 +273,8 @@ class AdjustedAccuracy(RecordedMetric):
 class WorstGroupAccuracy(RecordedMetric, PredictionMetric):
     """The lowest accuracy on a group of class and attribute (arXiv:1911.08731).
 
-    It is recorded where examples have an attribute. Elsewhere a group is a class, and it is computed
-    from predictions.
+    It is recorded where examples have an attribute. Otherwise groups are classes, and the metric is
+    computed from predictions.
     """
 
     higher_is_better = is_proportion = sees_attributes = True
@@ -298,7 +298,7 @@ class Memorized(AnyMetric):
 
 
 class Official(AnyMetric):
-    """A metric of whole splits that the package wilds computes, see `Dataset.split_metrics`."""
+    """A metric of whole splits that the package wilds computes; see `Dataset.split_metrics`."""
 
     higher_is_better = True
     needs = "examples of its groups, and for correlations predictions and targets that differ"
@@ -344,7 +344,7 @@ def _box_accuracy(boxes: "Tensor", targets: "Tensor") -> "Tensor":
         hits = 0
         if len(true) and len(guess):
             overlap, which = box_iou(guess, true).max(1)
-            hits = len(which[overlap >= IOU].unique())  # a second box on the same one is false
+            hits = len(which[overlap >= IOU].unique())  # a second box on the same true box is false
         total = len(true) + len(guess) - hits
         values.append(hits / total if total else 1.0)
     return boxes.new_tensor(values).view(boxes.shape[:-2])

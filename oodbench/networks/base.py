@@ -45,11 +45,12 @@ class Network(nn.Module):
         """
 
         dropout: float = hparam(0.0, low=0.0, high=0.99, neutral=0.0)
-        """The share of the hidden units that are set to 0; a network that redeclares it applies it."""
+        """The share of the hidden units that are set to 0. A network that redeclares this field applies it
+        itself."""
         input_dropout: float = hparam(0.0, low=0.0, high=0.99, neutral=0.0)
         """The share of the inputs that are set to 0."""
         input_noise: float = hparam(0.0, low=0.0, neutral=0.0)
-        """The standard deviation of normal noise on the inputs, in the units in which networks get them."""
+        """The standard deviation of normal noise on the inputs, in the units that the network receives."""
         hidden_noise: float = hparam(0.0, low=0.0, neutral=0.0)
         """The standard deviation of normal noise on the hidden units."""
 
@@ -57,8 +58,8 @@ class Network(nn.Module):
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         """The hyperparameters that a run on `dataset` records; called when a sweep is planned.
 
-        Override it to add what else results depend on, such as checksums of files. Raises UserError if a
-        file is missing or the network cannot be built.
+        Override it to add other values on which results depend, such as checksums of files. Raises
+        UserError if a file is missing or the network cannot be built.
         """
         return dict(values)
 
@@ -86,7 +87,7 @@ class Network(nn.Module):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Names of modules whose outputs are feature maps, from the input on; by default the featurizer."""
+        """Names of modules whose outputs are feature maps, from input to output; default: the featurizer."""
         return ("featurizer",)
 
     @property
@@ -95,7 +96,7 @@ class Network(nn.Module):
         return {}
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor | None:
-        """Training losses (N,) of a network that computes them; None for the task's losses."""
+        """Training losses (N,), if the network computes its own; None: the task's losses are used."""
         return None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,14 +106,14 @@ class Network(nn.Module):
 
 
 class Perturbation(nn.Module):
-    """Normal noise of a standard deviation, then dropout, at hooked modules in training mode."""
+    """Normal noise, then dropout, at hooked modules in training mode."""
 
     def __init__(self, noise: float, dropout: float) -> None:
         super().__init__()
         self.noise, self.dropout = noise, dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """The values with noise, in their shape; raises UserError if they are ids."""
+        """The values with noise, in the same shape; raises UserError if they are ids."""
         if not x.is_floating_point():
             raise UserError("inputs that are ids take neither `input_dropout` nor `input_noise`")
         noisy = x + self.noise * torch.randn_like(x) if self.noise else x
@@ -131,7 +132,7 @@ class Perturbation(nn.Module):
 
 def _perturb(network: Network, h: Network.Hparams) -> None:
     (inherited,) = (f for f in fields(Network.Hparams) if f.name == "dropout")
-    # a network that redeclares it applies it
+    # a network that redeclares it applies it itself
     dropout = h.dropout if inherited in fields(h) else 0.0
     if h.hidden_noise or dropout:
         network.on_hidden = Perturbation(h.hidden_noise, dropout)

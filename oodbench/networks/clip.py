@@ -1,4 +1,4 @@
-"""CLIP: its image tower, and a head that may start from the texts of class names."""
+"""CLIP's image tower with a head that may start from texts about the classes."""
 
 import importlib
 from collections.abc import Mapping
@@ -55,8 +55,8 @@ class CLIP(Pretrained):
         """By default all weights of the tower are trained."""
 
         weights: str = hparam("openai/clip-vit-base-patch32")
-        """A folder with the files of transformers' CLIPModel, a name in its local cache, or `none`: random
-        weights of the size of ViT-B/32. Nothing is downloaded."""
+        """A folder with the files of transformers' CLIPModel, a name in transformers' local cache, or
+        `none`: random weights in the architecture ViT-B/32. Nothing is downloaded."""
         sha256: str = hparam("")
         """The SHA-256 of the file of the weights, set by the plan; a run refuses any other file."""
         head_init: str = hparam("random", options=("random", "text"))
@@ -66,9 +66,9 @@ class CLIP(Pretrained):
         classes: tuple[str, ...] = hparam((), neutral=())
         """The names of the classes in the order of their numbers; by default the dataset's."""
         tuning: str = hparam("all", options=("all", "head", "bias", "lora"))
-        """What is trained in addition to the head: `all` of the tower, nothing (`head`), its biases
-        (`bias`: BitFit, arXiv:2106.10199), or a low-rank change of attention's queries and values (`lora`:
-        arXiv:2106.09685, by the package peft)."""
+        """What is trained in addition to the head: the whole tower (`all`), nothing (`head`), the tower's
+        biases (`bias`: BitFit, arXiv:2106.10199), or a low-rank change of attention's queries and values
+        (`lora`: arXiv:2106.09685, by the package peft)."""
         rank: int = hparam(8, low=1, neutral=8)
         """The rank of the low-rank change; its factor alpha / rank is 1."""
         normalized: bool | None = hparam(None)

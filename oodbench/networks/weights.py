@@ -32,9 +32,9 @@ WRAPPERS = (
     *("state_dict_ema", "ema_state_dict", "model_ema", "params_ema", "params", "ema", "module"),
     *("teacher", "student"),
 )
-"""Keys under which training scripts store a state_dict, along with keys that are left out."""
+"""Keys under which training scripts store a state_dict, next to keys that are ignored."""
 CHUNKED = re.compile(r"(.*\bblocks\.)(\d+)\.(\d+)\.")
-"""A name in a chunk of a transformer's blocks: `blocks.CHUNK.BLOCK.`, as DINOv2 trains."""
+"""A name in a chunk of a transformer's blocks, as in DINOv2's training: `blocks.CHUNK.BLOCK.`."""
 HEADS = re.compile(
     r"fc|last_linear|(\w+_)?(heads?|classifier|projector|projection|predictor)(_\w+)?"
     r"|prototypes\w*|queue\w*|decoder\w*"
@@ -44,9 +44,9 @@ READ_ERRORS = (
     *(RuntimeError, OSError, EOFError, KeyError, zipfile.BadZipFile),
     *(pickle.UnpicklingError, safetensors.SafetensorError),
 )
-"""What torch and safetensors raise for a truncated file or another format."""
+"""The errors of torch and safetensors for a truncated file or another format."""
 REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
-"""Whether networks are built without reading weights, see `replaced_weights`."""
+"""Whether networks are built without reading weights; see `replaced_weights`."""
 
 
 @contextmanager
@@ -65,8 +65,8 @@ def replaced_weights() -> Iterator[None]:
 class Pretrained(Network):
     """A network with hyperparameters `weights` and `sha256`, and perhaps `freeze_batch_norm`.
 
-    With a hyperparameter `normalized`, too, a run's id holds the checksum of the file of the weights, and
-    does not depend on the file's path.
+    If there is also a hyperparameter `normalized`, a run's id has the checksum of the weights' file instead
+    of its path.
     """
 
     @classmethod
@@ -173,8 +173,8 @@ def require_sha256(file: Path | None, wanted: str) -> None:
 def read_weights(file: Path) -> Mapping[str, Tensor]:
     """The state_dict in a file of safetensors or torch, unwrapped from training scripts' dictionaries.
 
-    `FILE#KEY` is what a checkpoint holds under a key, such as `student`. Reading runs no code from the
-    file. Raises UserError for truncated files and other formats. The last file's tensors stay in memory.
+    `FILE#KEY` selects one key of a checkpoint, such as `student`. Reading runs no code from the file.
+    Raises UserError for truncated files and other formats. The last file's tensors stay in memory.
     """
     path, key = parts_of(file)
     whole, wrapped = _read(path)
@@ -204,7 +204,7 @@ def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, T
             raise UserError(f"{file} is compressed, which torch's files never are: unpack it")
         else:
             known = torch.serialization.safe_globals([argparse.Namespace])  # a script's arguments
-            with known, file.open("rb") as stream:  # torch judges a path by its ending
+            with known, file.open("rb") as stream:  # torch decides by the file name's ending
                 state = torch.load(stream, map_location="cpu", weights_only=True)
         flat = _flat(state) if isinstance(state, Mapping) else {}
     except READ_ERRORS as error:
@@ -244,7 +244,7 @@ def _flat(state: Mapping[Any, Any]) -> dict[str, Tensor]:
 def _without_chunks(
     state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], file: Path
 ) -> Mapping[str, Tensor]:
-    """The entries, renamed to have no chunks unless the wanted names have."""
+    """The entries, renamed to have no chunks unless the wanted names have chunks."""
     if not any(re.match(r"blocks\.\d+\.\D", name) for name in wanted):
         return state
     numbers: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -263,7 +263,7 @@ def _without_chunks(
 def without_prefix(
     state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], file: Path
 ) -> Mapping[str, Tensor]:
-    """The entries under the prefix with which most `wanted` names are found, without the prefix.
+    """The entries under the prefix under which most `wanted` names are found, without this prefix.
 
     A prefix fits if at least half of the wanted entries are found under it, by name and shape, or else by
     name. If none fits, all entries are returned. A warning names a removed prefix. Raises UserError if two
@@ -308,7 +308,7 @@ def without_heads(
     own: tuple[str, ...],
     classes: int = 1000,
 ) -> dict[str, Tensor]:
-    """The entries without heads; a warning names all but the model's `own` for `classes`."""
+    """The entries without heads; a warning names these, except the model's `own` head for `classes`."""
     heads = {}
     for name in state.keys() - wanted.keys():
         word = name.split(".")[0]

@@ -68,7 +68,7 @@ class _Transformer(Network):
 
 
 class _States(nn.Module):
-    """Ids (N, L) to what a function of a transformer and the ids makes of its states."""
+    """Maps ids (N, L) to features that a function computes from a transformer's states and the ids."""
 
     def __init__(self, model: Any, read: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class TextModel(_Transformer):
         if model.config.is_encoder_decoder:
             model = model.get_encoder()
         if getattr(model, "pooler", None) is not None:
-            model.pooler = None  # it is not used, and its weights would have no gradient
+            model.pooler = None  # unused: its weights would have no gradient
         self.num_features = int(model.config.hidden_size)
         self.featurizer = _States(model, partial(_pooled, pool=hparams.pool))
         self.classifier = nn.Linear(self.num_features, num_outputs)
@@ -163,7 +163,7 @@ def _require_text(name: str, input_shape: tuple[int, ...]) -> None:
 
 
 def _causal(model: Any, ids: Tensor) -> Tensor:
-    """All states, (N, L, F), each from the tokens so far."""
+    """All states, (N, L, F), each computed from the tokens up to its position."""
     length = ids.shape[1]
     seen = torch.ones(1, 1, length, length, dtype=torch.bool, device=ids.device).tril()
     states: Tensor = model(input_ids=ids, attention_mask=seen, use_cache=False)[0]
@@ -280,8 +280,8 @@ class GIN(Network):
     """Graph isomorphism network with a virtual node, averaged over atoms (arXiv:1810.00826, 2005.00687).
 
     h_i <- MLP((1 + eps) h_i + sum over bonds j-i of relu(h_j + bond)). Before each layer the virtual node's
-    features are added to every atom's, and are then updated from the atoms' sum, as in the Open Graph
-    Benchmark's code.
+    features are added to those of every atom, and then updated from the sum over atoms, as in the Open
+    Graph Benchmark's code.
     """
 
     @dataclass(frozen=True, kw_only=True)
