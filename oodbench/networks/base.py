@@ -87,7 +87,7 @@ class Network(nn.Module):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Names of modules whose outputs are feature maps, from input to output; default: the featurizer."""
+        """Names of modules that output feature maps, from input to output; by default the featurizer."""
         return ("featurizer",)
 
     @property
