@@ -14,12 +14,12 @@ from .perturbed import excursion, gradients, trained
 
 @register("AdversarialTraining", paper="arXiv:1706.05394, section 5")
 class AdversarialTraining(Algorithm):
-    """The mean risk of examples, and of neighbours whose predicted class is another than theirs.
+    """The mean risk of examples, and of neighbours for which another class is predicted.
 
     mean_e (1 - w) R_e(x) + w R_e(x'), with w the `adversarial_weight`. x' is the neighbour that LASS
-    (algorithm 1) finds in the box of half-width `radius` around x, with the target of x; where it finds
-    none, x' = x. The search runs in evaluation mode. Batch normalisation keeps the statistics of the pass
-    at x, and dropout draws again in the pass at x'.
+    (algorithm 1) finds in the box of half-width `radius` around x, with the target of x; if it finds none,
+    x' = x. The search runs in evaluation mode. Batch normalisation keeps the statistics of the pass at x,
+    and dropout draws again in the pass at x'.
 
     The paper gives a range of w from 0.2 to 0.7 and LASS with its default parameters, not the loss. Its
     `radius`, `alpha` and `beta` are for pixels from 0 to 255, ours for the network's inputs times `scale`.
@@ -47,11 +47,11 @@ class AdversarialTraining(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Neighbours have no weight."""
+        """A weight of 0 for neighbours."""
         return {"adversarial_weight": 0.0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The seed of the search, whose number of draws depends on what it finds."""
+        """The seed of the search, whose number of random draws depends on its progress."""
         return {"seed": torch.randint(2**62, (), generator=generator)}
 
     def neighbours(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -17,12 +17,12 @@ from .retraining import Retrained
 class AFR(Retrained, Counted):
     """ERM, then its classifier trained on held-out examples, with more weight on ERM's mistakes.
 
-    sum_i w_i l_i + penalty_weight ||theta - theta_1||^2 with w_i proportional to exp(-gamma p_i) / n_y
-    (eq. 1 to 3): p_i is the probability of the example's class under ERM's classifier theta_1, from which
-    the second stage starts, and n_y the size of its class. No attribute is needed. `held_out` is the share
-    of every environment's training examples that the first stage never sees. Deviations: the weights sum to
-    1 over a step's examples, in the paper over all (equal with full batches); class sizes count all
-    training examples.
+    sum_i w_i l_i + penalty_weight ||theta - theta_1||^2 with w_i proportional to exp(-gamma p_i) / n_y (eq.
+    1 to 3): p_i is the probability of the example's class under ERM's classifier theta_1, from which the
+    second stage starts, and n_y the size of its class. No attribute is needed. `held_out` is the share of
+    every environment's training examples that the first stage never sees. Deviations: the weights sum to 1
+    over a step's examples, in the paper over all examples (the same with full batches); class sizes count
+    all training examples.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class AFR(Retrained, Counted):
         return Drawing(self.hparams.sampling, self.hparams.held_out, self.retrains(step))
 
     def start_stage(self, step: int) -> None:
-        """Save ERM's classifier, theta_1, where the second stage begins."""
+        """Save ERM's classifier, theta_1, when the second stage begins."""
         if self._begins(step):
             for value, kept in self._heads():
                 kept.copy_(value)

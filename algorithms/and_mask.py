@@ -12,7 +12,7 @@ from oodbench.gradients.backward import Reduction
 from oodbench.hparams import choice, hparam, uniform
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")
-"""Meanings of a unit's gradient below batch normalisation, see `oodbench.gradients`."""
+"""Meanings of a unit's gradient below batch normalisation; see `oodbench.gradients`."""
 
 
 class KeptByLayer:
@@ -34,8 +34,8 @@ class KeptByLayer:
     def kept_and_norms(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
         """`kept LAYER`, the fraction of components that an update kept, and `weight norm LAYER`.
 
-        `weights` (P,) are the parameters' squared norms before the update, `kept` (P,) how many of their
-        components were kept.
+        `weights` (P,) are the parameters' squared norms before the update, `kept` (P,) the numbers of kept
+        components.
         """
         metrics: dict[str, Tensor] = {}
         for what, values in (
@@ -118,7 +118,7 @@ class ANDMask(Algorithm):
         return self.combine_signs(gradients.sign().sum(0), mean, len(gradients))
 
     def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
-        """The masked mean, from the sum of the signs and the mean of U units' gradients, in place."""
+        """The masked mean from the sum of the signs and the mean of U gradients, in place."""
         mask = self.mask(net, units)
         fraction = mask.mean() + 1e-10 if self.hparams.rescale else 1.0
         return mask.mul_(mean).div_(fraction)
@@ -131,14 +131,14 @@ class ANDMask(Algorithm):
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")
 class ExampleANDMask(ANDMask):
-    """AND-mask with every example of a batch as an environment of its own.
+    """AND-mask that treats every example of a batch as an environment.
 
     Section 4.2's memorization and label-noise studies, which use tau = 0.2, batches of 80 and one
     environment; here the unit is an example of any training environment. Below batch normalisation an
     example's gradient flows through its own row only, while the released code takes the gradient of the
     example's loss through all rows (`batch_norm` = "coupled", many times slower). Both average to the
-    batch's gradient. Results with label noise are alike; of random labels more are memorized at the same
-    tau (docs/findings/label_noise.md).
+    batch's gradient. Results with label noise are similar; more random labels are memorized at the same tau
+    (docs/findings/label_noise.md).
     """
 
     needs = Needs()  # signs are compared between the examples of one environment

@@ -13,17 +13,17 @@ from oodbench.networks.base import Network
 
 @register("ARM", paper="arXiv:2007.02931")
 class ARM(Algorithm):
-    """A predictor that sees, beside an input, a context: what the inputs of its batch have in common.
+    """A predictor that sees an input together with a context, a summary of the inputs in its batch.
 
-    ARM-CML (section 4.1): the mean over environments of the mean loss of f(x_ei, c_e), with the context
-    c_e = mean_i h(x_ei) of the environment's inputs of the step, and f and h trained together. For an image
-    the context is one more channel, which h computes by three 5 x 5 convolutions; for a vector it is one
-    more value, computed by three linear layers. In prediction the context is the mean over about as many
-    inputs as in training, from those predicted together.
+    ARM-CML (section 4.1): the mean over environments of the mean loss of f(x_ei, c_e), with the context c_e
+    = mean_i h(x_ei) of the environment's inputs of the step, and f and h trained together. For an image the
+    context is one more channel, which h computes by three 5 x 5 convolutions; for a vector it is one more
+    value, computed by three linear layers. In prediction the context is the mean over about as many inputs
+    as in training, among those predicted together.
 
-    h has the architecture of arXiv:2007.01434's code, in which no optimizer trains h, so that it stays
-    random; here it is trained, as in the paper. The network is rebuilt with one more input, whose
-    pretrained first-layer weights are a copy of the first channel's.
+    h has the architecture of arXiv:2007.01434's code, where h stays random because no optimizer trains it;
+    here h is trained, as in the paper. The network is rebuilt with one more input, whose pretrained
+    first-layer weights are a copy of the first channel's.
     """
 
     transductive = True
@@ -52,7 +52,7 @@ class ARM(Algorithm):
         return super().skip(problem)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Append its environment's context to every input."""
+        """Append the context of its environment to every input."""
         shape = batch.x.shape
         made = torch.unflatten(self.context(batch.x.flatten(0, 1)), 0, shape[:2])
         context = made.mean(1, keepdim=True).expand_as(made)

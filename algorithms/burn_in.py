@@ -32,7 +32,7 @@ class BurnIn(Algorithm):
         return step >= first_step(self.hparams.burn_in, self.problem.steps)
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Set `lr_after` after the burn-in, and restart the optimizer where it ends."""
+        """Set `lr_after` after the burn-in, and restart the optimizer at its end."""
         if not self.burnt_in(step):
             return rates
         restart = bool(step > 0 and not self.burnt_in(step - 1))

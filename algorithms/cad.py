@@ -10,8 +10,8 @@ from oodbench.hparams import choice, hparam
 
 BASE_TEMPERATURE = 0.07
 NEGLIGIBLE = -80.0
-"""Exponents are clamped to this far below the largest: exponentials that underflow take a hundred times as
-long."""
+"""Exponents are clamped at this distance below the largest, as exponentials that underflow take a hundred
+times as long."""
 
 
 @register("CAD", paper="arXiv:2201.00057")
@@ -19,10 +19,10 @@ class CAD(Algorithm):
     """Mean risk, with features whose nearest neighbours come from other environments.
 
     With p_ij the softmax over j != i of phi_i . phi_j / temperature, over all examples of the batch, the
-    penalty is temperature / 0.07 * mean_i -log sum_{j: e_j != e_i} p_ij: the contrastive estimate of
-    p(e | phi), in the form that raises the other environments' share. Constants are those of
-    arXiv:2007.01434's code, which leaves out examples without another of their class in the batch and drops
-    infinite terms; here all terms are finite. The cost is quadratic in the size of the batch.
+    penalty is temperature / 0.07 * mean_i -log sum_{j: e_j != e_i} p_ij: the contrastive estimate of p(e |
+    phi), in the form that raises the share of the other environments. Constants are those of
+    arXiv:2007.01434's code, which leaves out examples whose class has no other example in the batch and
+    drops infinite terms; here all terms are finite. The cost is quadratic in the size of the batch.
     """
 
     needs = Needs(environments=2, feature_vector=True)
@@ -48,7 +48,7 @@ class CAD(Algorithm):
         return out.risks.mean() + self.hparams.penalty_weight * penalty
 
     def penalty(self, out: Outputs) -> Tensor:
-        """The mean over the examples that have a partner in another environment; 0 without any."""
+        """The mean over the examples that have a partner in another environment; 0 if there are none."""
         environments, examples = out.losses.shape
         features = out.features.flatten(0, 1)
         lowest = torch.finfo(features.dtype).min / 4  # finite, so that no gradient is NaN

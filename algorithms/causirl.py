@@ -26,7 +26,7 @@ class CausIRL(FeatureMatching):
         return {"cut": torch.randint(examples, (environments,), generator=generator)}
 
     def distance(self, out: Outputs) -> Tensor:
-        """The distance between the two parts, 0 if one has fewer than two examples."""
+        """The distance between the two parts, 0 if a part has fewer than two examples."""
         environments, examples = out.risks.shape[0], out.losses.shape[1]
         places = torch.arange(examples, device=out.features.device)
         first = (places < out.batch.noise["cut"].unsqueeze(1)).flatten().to(out.features.dtype)

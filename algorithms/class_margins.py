@@ -13,7 +13,7 @@ from .counted import Counted
 
 
 def class_logits(out: Outputs) -> Tensor:
-    """The logits (E, B, C); for the binary task those of both classes, 0 and the network's."""
+    """The logits (E, B, C); in a binary task the two classes have the logits 0 and the network's."""
     return F.pad(out.logits, (1, 0)) if out.task.kind == "binary" else out.logits
 
 
@@ -24,11 +24,11 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 @register("LDAM", paper="arXiv:1906.07413")
 class LDAM(Counted):
-    """The mean loss after a margin is taken from the logit of the example's class, larger if it is rare.
+    """The mean loss after a margin is subtracted from the logit of the true class, larger for rare classes.
 
     Cross-entropy of scale * (z - m_y e_y), m_c = max_margin (min_k n_k / n_c)^(1/4) (eq. 13 and 14, and the
-    paper's code). As in SubpopBench (arXiv:2302.12254), the last layer is not normalised, as it is in the
-    paper's code, and no class weights follow later (its DRW).
+    paper's code). As in SubpopBench (arXiv:2302.12254), and unlike in the paper's code, the last layer is
+    not normalised, and there are no later class weights (DRW).
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Moment alignment: the same gradients and Hessians of the classifier in every environment."""
+"""Moment alignment: equal gradients and Hessians of the classifier in every environment."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class Moments(Penalized):
         return {"gradient_weight": 0.0, "hessian_weight": 0.0}
 
     def final_weight(self, step: int) -> float:
-        """One, as the penalty has its two weights."""
+        """One, as the penalty has two weights inside."""
         return 1.0
 
     def penalty(self, out: Outputs) -> Tensor:
@@ -99,7 +99,7 @@ class Moments(Penalized):
 
     @abstractmethod
     def hessian_distance(self, out: Outputs, gradients: Tensor) -> Tensor:
-        """The mean squared distance of the Hessians from their mean, or of a function of each."""
+        """The mean squared distance of the Hessians, or of a function of them, from their mean."""
 
 
 def distance(values: Tensor, mean: Tensor) -> Tensor:
@@ -111,11 +111,12 @@ def distance(values: Tensor, mean: Tensor) -> Tensor:
 class CMA(Moments):
     """Mean risk plus the variances over environments of the head's gradient and of its whole Hessian.
 
-    Closed-form moment alignment: mean_e R_e + (gradient_weight * mean_e ||g_e - mean g||^2 +
-    hessian_weight * mean_e ||H_e - mean H||_F^2) / C^2, where the authors' code divides gradients and
-    Hessians by the number of outputs C. The Hessians, E (C F)^2 numbers, are stored only where the (E B)^2
-    products of two examples are more: <H_e, H_f> = mean_bc <A_b, A_c> (x_b' x_c)^2. Both are exact; the
-    authors do so from 70 classes on, where they also add 1e-5 ||x||_1 of the features, which is left out.
+    Closed-form moment alignment: mean_e R_e + (gradient_weight * mean_e ||g_e - mean g||^2 + hessian_weight
+    * mean_e ||H_e - mean H||_F^2) / C^2, where the authors' code divides gradients and Hessians by the
+    number of outputs C. The Hessians, E (C F)^2 numbers, are stored only if they are fewer than the (E B)^2
+    products of two examples: <H_e, H_f> = mean_bc <A_b, A_c> (x_b' x_c)^2. Both ways are exact. The authors
+    use the products from 70 classes on, and then also add 1e-5 ||x||_1 of the features, which is left out
+    here.
     """
 
     @dataclass(frozen=True, kw_only=True)

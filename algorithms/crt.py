@@ -37,8 +37,8 @@ class CRT(Rebalanced):
     """ERM, then a new classifier trained on batches that are balanced over classes or groups.
 
     cRT: classes are drawn equally often, with replacement (`second_sampling: rwy`), or groups (`rwg`), as
-    in SubpopBench (arXiv:2302.12254) where attributes are known. Deviation: the second stage takes part of
-    the run's steps; in the paper it is a separate run.
+    in SubpopBench (arXiv:2302.12254) if attributes are known. Deviation: the second stage takes part of the
+    run's steps; in the paper it is a separate run.
     """
 
 

@@ -16,8 +16,8 @@ class CutMix(Algorithm):
     With m ~ Beta(alpha, alpha), a rectangle of sqrt(1 - m) times the sides, around a pixel drawn uniformly,
     is clipped at the borders and filled from another image (eq. 1 and 2). All images of a step share one
     rectangle and one permutation across environments; an image has the loss s l(y) + (1 - s) l(y'), where s
-    is the share of pixels that it keeps. With probability `1 - probability` a step leaves its images as
-    they are.
+    is the share of pixels that it keeps. With probability `1 - probability` a step leaves its images
+    unchanged.
     """
 
     changes = "batch"
@@ -39,7 +39,7 @@ class CutMix(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Leave out every rectangle, which is ERM."""
+        """A probability of 0, which is ERM."""
         return {"probability": 0.0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:

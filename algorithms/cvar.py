@@ -42,7 +42,7 @@ class CVaR(Algorithm):
 
 @register("CVaRDRO", paper="arXiv:1810.08750")
 class CVaRDRO(CVaR):
-    """The mean loss of the worst share of a step's examples, whatever their environments and groups.
+    """The mean loss of the worst share of a step's examples, regardless of environments and groups.
 
     min_t t + mean_i max(l_i - t, 0) / share over all examples of a step: the batch's estimate of
     arXiv:2010.05893 (section 3), whose alpha is the share. 1 is ERM, at most 1 / (E B) the worst example.

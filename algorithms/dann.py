@@ -19,7 +19,7 @@ def reverse_gradient(x: Tensor, weight: float) -> Tensor:
 
 @register("DANN", paper="arXiv:1505.07818")
 class DANN(Algorithm):
-    """Mean risk, with features from which a discriminator cannot tell the training environments.
+    """Mean risk, with features from which a discriminator cannot predict the training environment.
 
     min over phi, w, max over D of mean_e R_e - lambda mean_ei l(D(phi(x_ei)), e). The discriminator (one
     hidden layer on the features) minimises the cross-entropy of the environment's number; the features
@@ -53,11 +53,11 @@ class DANN(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Weight 0 is ERM: the discriminator still learns, and the predictor does not see it."""
+        """Weight 0 is ERM: the discriminator still learns, without an effect on the predictor."""
         return {"penalty_weight": 0.0}
 
     def reversal_weight(self, step: int) -> float:
-        """The weight with which the features work against the discriminator at `step`."""
+        """The weight of the reversed gradient at `step`."""
         weight = self.hparams.penalty_weight
         if self.hparams.schedule == "constant":
             return weight
@@ -75,7 +75,7 @@ class DANN(Algorithm):
         return out.risks.mean() + loss
 
     def condition(self, out: Outputs) -> Tensor:
-        """The targets as the discriminator sees them, (E, B, K): one-hot classes or real numbers."""
+        """The targets as inputs of the discriminator, (E, B, K): one-hot classes or real numbers."""
         if out.task.kind in ("regression", "distribution", "multilabel"):
             return out.targets.nan_to_num(0.5)  # unknown labels
         classes = max(out.task.num_outputs, 2)

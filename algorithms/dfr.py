@@ -17,11 +17,11 @@ class DFR(Rebalanced):
     """ERM, then a new classifier trained on balanced groups, with a penalty on its weights.
 
     The mean loss plus `penalty_weight` times the sum of the weights' absolute values, without weight decay,
-    on balanced examples that the first stage never sees: `held_out` is their share of every environment's
-    training examples; 0 trains both stages on all, the paper's DFR^Tr_Tr. `subg` subsamples every group to
-    the size of the rarest. Deviations: gradient steps, as in SubpopBench (arXiv:2302.12254), where the
-    paper averages logistic regressions on standardised features of several such subsets; held-out training
-    examples instead of validation examples, which selection needs.
+    on balanced examples that the first stage never sees. `held_out` is their share of every environment's
+    training examples; 0 trains both stages on all examples, as in the paper's DFR^Tr_Tr. `subg` subsamples
+    every group to the size of the rarest. Deviations: gradient steps, as in SubpopBench (arXiv:2302.12254),
+    where the paper averages logistic regressions on standardised features of several such subsets; held-out
+    training examples instead of validation examples, which selection needs.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class DFR(Rebalanced):
         held_out: float = hparam(0.2, low=0.0, high=0.9)
 
     def drawing_at(self, step: int) -> Drawing:
-        """Draw balanced examples in the second stage, from those that the first holds out."""
+        """Draw balanced examples in the second stage, from those that the first stage holds out."""
         drawing = super().drawing_at(step)
         return drawing._replace(held_out=self.hparams.held_out, of_held_out=self.retrains(step))
 

@@ -1,4 +1,4 @@
-"""Sharpness-aware minimisation environment by environment."""
+"""Sharpness-aware minimisation, one environment after the other."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class DGSAM(Algorithm):
 
     In an order drawn at each step, theta_0 = theta, g_j the gradient of the j-th environment's risk at
     theta_{j-1}, and theta_j = theta_{j-1} + rho g_j / ||g_j||; the first environment, whose gradient was
-    taken at theta, comes once more at the end. The update uses the mean of the E + 1 gradients, for E + 1
+    taken at theta, is used once more at the end. The update uses the mean of the E + 1 gradients, for E + 1
     passes of one environment each (SAM: 2 E). The paper sums the risks, which makes its gradient E times as
     large. Statistics of batch normalisation are those of the climb; dropout draws again in each pass.
     """

@@ -63,7 +63,7 @@ class EIIL(JTT):
         return torch.lerp(out.risks.mean(), invariant, self._second(out))
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Divide weight decay like the loss, and restart the optimizer where the second stage begins."""
+        """Divide weight decay like the loss, and restart the optimizer when the second stage begins."""
         rates = super().schedule(step, rates)
         divisor = max(1.0, self.hparams.penalty_weight) if self._is_annealed(step) else 1.0
         return rates._replace(weight_decay=rates.weight_decay / divisor)

@@ -26,10 +26,10 @@ class EQRM(BurnIn):
     R_E, with the bandwidth h = 1.06 sigma E^(-1/5) for their unbiased standard deviation sigma; the
     objective is q with mean_e Phi((q - R_e) / h) = quantile. Its derivative is that of the implicit
     function: dq/dR_e is proportional to phi((q - R_e) / h) for fixed h. With `bisection_gradient` it is
-    that of the paper's code, which finds q by bisection: q counts as a fixed point between the ends
-    R_min + h z and R_max + h z, Phi(z) = quantile, so that the other environments matter only through h. A
-    `quantile` a below 0 stands for 1 - exp(a), in the code's approximation mean_e R_e + h sqrt(-2 a). Equal
-    risks have h = 0 and themselves as quantiles.
+    that of the paper's code, which finds q by bisection: q counts as a fixed point between the ends R_min +
+    h z and R_max + h z, Phi(z) = quantile, so that the other environments matter only through h. A
+    `quantile` a below 0 stands for 1 - exp(a), in the code's approximation mean_e R_e + h sqrt(-2 a). If
+    all risks are equal, h = 0 and the quantile is this risk.
 
     After the burn-in the optimizer restarts at `lr_after` in every draw; in arXiv:2007.01434's code only at
     the defaults, as its random burn-ins are not integers.
@@ -68,7 +68,7 @@ class EQRM(BurnIn):
 def kernel_quantile(risks: Tensor, h: Tensor, level: Tensor, bisection_gradient: bool) -> Tensor:
     """The `level`-quantile of a Gaussian kernel density on the risks (E,), with bandwidth h > 0.
 
-    It lies between the quantiles of the kernels at the smallest and at the largest risk.
+    It is between the quantiles of the kernels at the smallest and at the largest risk.
     """
     z = torch.special.ndtri(level)
     low, high = risks.min() + h * z, risks.max() + h * z

@@ -1,4 +1,4 @@
-"""ERM with a longer list of good habits."""
+"""ERM with further tuned practices."""
 
 import copy
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class ERMPlusPlus(Algorithm):
     same, except that its head-only phase has one more step, with the featurizer in training mode.
 
     With `first_stage` the network is trained twice, as in the paper. The first training holds out a share
-    of the training examples. Its learning rate falls tenfold whenever their loss fails to drop at least
-    0.01 % below its minimum at two evaluations in a row, and the third fall ends it. The second training
-    starts from the initial weights, on all training examples, and its rate falls at the same steps;
-    `lr_schedule` and `warm_up` then have no effect. In arXiv:2007.01434's code selection uses the held-out
-    examples, so that none are left to select by in the second training; both trainings have as many steps
-    as a run; and the second ends one evaluation before the first.
+    of the training examples. Its learning rate falls tenfold whenever the loss on these fails to drop at
+    least 0.01 % below its minimum at two evaluations in a row, and the third fall ends the training. The
+    second training starts from the initial weights, on all training examples, and its rate falls at the
+    same steps; `lr_schedule` and `warm_up` then have no effect. In arXiv:2007.01434's code selection uses
+    the held-out examples, so that none are left to select by in the second training; both trainings have as
+    many steps as a run; and the second ends one evaluation before the first.
     """
 
     changes = "estimator"
@@ -80,7 +80,7 @@ class ERMPlusPlus(Algorithm):
         return Drawing(self.hparams.sampling, self.hparams.held_out if step < self.second else 0.0)
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """The head's rate in its warm-up; restart after it and where the second training begins."""
+        """The head's rate in the warm-up; restart after the warm-up and when the second training begins."""
         h, begins = self.hparams, step == self.second > 0
         if self.second:
             rates = rates._replace(lr=h.lr * 0.1 ** self.plateau.falls(self._step(step)))
@@ -100,7 +100,7 @@ class ERMPlusPlus(Algorithm):
             self.plateau.validated(loss, step)
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """The usual update, whose weights join the mean; only a loss once the training has ended."""
+        """The usual update, whose weights enter the mean; after the end of the training only a loss."""
         if self.plateau.falls(self._step(step)) == FALLS:
             with torch.no_grad():
                 return {"loss": self.outputs(batch, step).risks.mean()}
@@ -117,6 +117,6 @@ class ERMPlusPlus(Algorithm):
         return metrics
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) under the mean of the weights."""
+        """Logits (N, C) with the mean of the weights."""
         logits: Tensor = self.mean(x)
         return logits

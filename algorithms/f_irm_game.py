@@ -19,9 +19,10 @@ class F_IRM_Game(Algorithm):
     networks of the others held fixed (F-IRM, whose representation is the identity). A step is a round in
     which each environment of the step has one turn and an optimizer of its own.
 
-    Deviations: the order of turns is drawn in each round, where that of the authors' code is fixed. A step
-    there is one turn. All networks start from the run's initial weights, theirs separately. Their code ends
-    a run when the accuracy on all training examples falls below a threshold; here selection chooses a step.
+    Deviations from the authors' code: the order of turns is drawn in each round, there it is fixed; a step
+    there is one turn; all networks start from the run's initial weights, there they are initialised
+    separately; there a run ends when the accuracy on all training examples falls below a threshold, here
+    selection chooses a step.
     """
 
     changes = "step"
@@ -34,12 +35,12 @@ class F_IRM_Game(Algorithm):
         self.others = nn.ModuleList(copy.deepcopy(first) for _ in problem.environments[1:])
 
     def first_player(self) -> nn.Module:
-        """The part of the network that the first environment trains, which the others' copy."""
+        """The part of the network that the first environment trains; the other players are copies of it."""
         return self.network
 
     @property
     def players(self) -> Sequence[nn.Module]:
-        """What each training environment trains, in the problem's order."""
+        """The module that each training environment trains, in the problem's order."""
         return [self.first_player(), *self.others]
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
@@ -67,7 +68,7 @@ class F_IRM_Game(Algorithm):
         return {"loss": torch.stack(risks).mean()}
 
     def risk(self, batch: Batch, player: int | None) -> Tensor:
-        """The risk of the mean predictor, with a gradient for one player alone, or for None of all."""
+        """The risk of the mean predictor, with a gradient for one player only; None: for all players."""
         with self.precision(batch.x):
             logits = self.mean_logits(self.represented(batch.x.flatten(0, 1), player), player)
         dtype = next(self.network.parameters()).dtype
@@ -75,7 +76,7 @@ class F_IRM_Game(Algorithm):
         return self.problem.task.losses(logits, batch.y).mean()
 
     def represented(self, x: Tensor, player: int | None) -> Tensor:
-        """What the players see of inputs (N, ...)."""
+        """The players' inputs, computed from inputs (N, ...)."""
         return x
 
     def mean_logits(self, inputs: Tensor, player: int | None) -> Tensor:

@@ -11,7 +11,7 @@ from oodbench.hparams import choice, hparam
 
 @register("Fish", paper="arXiv:2104.09937")
 class Fish(Algorithm):
-    """A share of the way that an optimizer goes in one step on each environment in turn.
+    """A share of the path that an optimizer takes in one step on each environment in turn.
 
     Algorithm 2: theta' starts at theta and takes a step on the risk of every environment, in an order drawn
     each time; then theta <- theta + meta_lr (theta' - theta). To first order that also follows the gradient

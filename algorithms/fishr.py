@@ -65,7 +65,7 @@ class Fishr(Penalized):
         self.register_buffer("variances", torch.zeros(len(problem.environments), components))
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """The running means a_e after this step; environments left out of the step keep theirs."""
+        """The running means a_e after this step, unchanged for environments left out of the step."""
         ema = self.hparams.ema
         mean = ema * out.of_step(self.variances) + (1 - ema) * self.head_variances(out)
         return {"variances": out.over_environments(mean, self.variances)}

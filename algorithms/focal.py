@@ -28,7 +28,7 @@ class Focal(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Let all examples count alike."""
+        """gamma = 0, with which all examples count equally."""
         return {"gamma": 0.0}
 
     def objective(self, out: Outputs) -> Tensor:

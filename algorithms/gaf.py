@@ -16,13 +16,13 @@ from .perturbed import trained
 
 @register("GAF", paper="arXiv:2412.18052")
 class GAF(Algorithm):
-    """The gradients of micro-batches, without those that point away from the ones before them.
+    """The gradients of micro-batches, without those that point away from the earlier ones.
 
     With g the first micro-batch's gradient, each next gradient g_i is taken in turn: if its cosine distance
     1 - cos(g, g_i) is at most `threshold`, g becomes (g + g_i) / 2, else g_i is left out. If every g_i is
-    left out, the step does no update. So the last of M gradients that agree has weight 1/2 and the first
-    two 2^(1 - M), as in the authors' code; with `equal_weights` g is the mean of those that agree. A
-    threshold of 2 leaves none out, and with two micro-batches that is ERM.
+    left out, the step does no update. So the last of M gradients that agree has weight 1/2, and the first
+    two have 2^(1 - M), as in the authors' code; with `equal_weights` g is the mean of all gradients that
+    agree. A threshold of 2 leaves none out, and with two micro-batches that is ERM.
 
     A micro-batch has an equal share of every environment's examples, and each has its own statistics of
     batch normalisation. Runs record the share of the gradients g_i that agreed and their mean distance.
@@ -43,7 +43,7 @@ class GAF(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Two micro-batches, both kept; None where a missing label changes its micro-batch's mean."""
+        """Two micro-batches, both kept; None if missing labels would change the mean of a micro-batch."""
         missing = problem.task.kind == "multilabel"
         return None if missing else {"threshold": 2.0, "micro_batches": 2}
 

@@ -12,12 +12,12 @@ from oodbench.hparams import choice, hparam
 from .perturbed import excursion, trained
 
 TOLERANCE = 0.1
-"""The loss of better weights may exceed that of the best so far by less than this."""
+"""The most by which the loss of better weights may exceed the loss of the best weights so far."""
 
 
 @register("GGA", paper="arXiv:2502.20162")
 class GGA(Algorithm):
-    """ERM, whose early steps start from weights nearby where the environments' gradients agree more.
+    """ERM, whose early steps start from nearby weights at which the environments' gradients agree more.
 
     From step `start` to `end` (below 1: shares of the run's steps), every update is preceded by a random
     walk of the featurizer, with noise uniform on [-radius, radius]. Weights become the best so far if the

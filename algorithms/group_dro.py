@@ -10,7 +10,7 @@ from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
 
 LARGEST = 80.0
-"""The largest exponent whose exponential single precision holds with room for a sum."""
+"""The largest exponent whose exponential, and sums of a few, fit into single precision."""
 
 
 def exponentials(exponents: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 @register("ICP", paper="arXiv:1501.01332")
 class ICP(LinearMethod):
-    """Least squares on the inputs shared by all subsets whose residuals look alike everywhere.
+    """Least squares on the inputs in all subsets whose residuals are alike in all environments.
 
     Peters et al., method II, as in the code of arXiv:1907.02893: every non-empty subset of the inputs is
     fitted to the pooled environments. It is accepted if, for each of the E environments, the residuals are

@@ -26,7 +26,7 @@ def bottleneck(out: Outputs, of: str, pooled: bool) -> Tensor:
 
 @register("IB_ERM", paper="arXiv:2106.06607")
 class IBERM(Penalized):
-    """Mean risk plus the variance of the features, so that they keep no more than they need.
+    """Mean risk plus the variance of the features, which limits the information that they keep.
 
     R + penalty_weight * mean_e mean_k Var_i(feature k of example i of e), with unbiased variances, and
     without a penalty before `anneal_steps` (arXiv:2007.01434's code). The paper's code for linear

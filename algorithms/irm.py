@@ -62,7 +62,7 @@ class IRM(Penalized):
 
 
 def orders(step: int, environments: int, examples: int) -> Tensor:
-    """Random orders (E, B) of each environment's examples, seeded by the step alone, alike in all runs."""
+    """Random orders (E, B) of each environment's examples, seeded by the step alone, equal in all runs."""
     stream = np.random.default_rng(derive("split_half", step))
     numbers = np.tile(np.arange(examples), (environments, 1))
     return torch.from_numpy(stream.permuted(numbers, axis=1))

@@ -36,7 +36,7 @@ class Extrapolated(Penalized):
 
 @register("VIRMv1", paper="arXiv:2505.16126")
 class VIRMv1(Extrapolated):
-    """Mean risk plus IRM's penalty, a share of which is the variance of the environments' penalties.
+    """Mean risk plus a mixture of the mean and the variance of IRM's penalties over environments.
 
     v-IRMv1: mean_e R_e + weight * [(1 - share) mean_e P_e + share * var_e P_e] with IRMv1's P_e = (d/dw
     R_e(w * logits) at w = 1)^2 and, as in the authors' code, the variance that divides by E - 1. A share of

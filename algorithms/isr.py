@@ -18,8 +18,8 @@ class ISR(Algorithm):
     A subclass finds the d_s orthonormal directions in which environments differ; the features are projected
     onto the complement, and the predictor minimises sum_ei l(w z_ei + b, y_ei) + l2 / 2 ||w||^2. The
     featurizer is not trained: a `Head` passes the inputs on, and deep features come from given weights, as
-    in the paper's use on trained networks. A fit sees one batch, at the default size all examples (of
-    environments of one size); a run needs one step.
+    in the paper's use on trained networks. A fit sees one batch, by default all examples (if environments
+    have the same size); a run needs one step.
     """
 
     changes = "estimator"

@@ -57,14 +57,14 @@ class JTT(Algorithm):
         return {"first_stage": 0, "upweight": 1.0}
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Restart the optimizer where the second stage begins."""
+        """Restart the optimizer when the second stage begins."""
         return rates._replace(restart=self._begins_second(step))
 
     def _begins_second(self, step: int) -> bool:
         return bool(step == first_step(self.hparams.first_stage, self.problem.steps) > 0)
 
     def start_stage(self, step: int) -> None:
-        """Reset the network to its initial weights where the second stage begins."""
+        """Reset the network to its initial weights when the second stage begins."""
         if self._begins_second(step):
             state = self._state()
             parts = torch.split(self.initial, [value.numel() for value in state])

@@ -1,4 +1,4 @@
-"""Linear predictors that are fitted rather than trained; the simplest is pooled least squares."""
+"""Linear predictors that are fitted rather than trained, and pooled least squares."""
 
 import math
 from abc import ABC, abstractmethod
@@ -75,7 +75,7 @@ class LinearMethod(Algorithm, ABC):
 
 @register("LeastSquares", paper="Legendre, Nouvelles methodes (1805)")
 class LeastSquares(LinearMethod):
-    """ERM's limit in a linear regression: least squares on the pooled training environments.
+    """The limit of ERM in a linear regression: least squares on the pooled training environments.
 
     w = argmin sum_ei ||y_ei - w x_ei||^2. A run needs one step.
     """

@@ -13,14 +13,14 @@ from oodbench.networks.base import Network
 
 @register("LfF", paper="arXiv:2007.02561")
 class LfF(Algorithm):
-    """The mean loss, in which an example counts by how hard it is for a second, biased network.
+    """The mean loss, with larger weights for examples that are hard for a second, biased network.
 
     The biased network b minimises the mean of (1 - p^q) / q, with p the probability of the example's class
-    (eq. 1), which favours easy examples; the debiased network d minimises the mean of W l_d with
-    W = l_b / (l_b + l_d + 1e-8) (eq. 2). As in the authors' code, the losses in W are running means of each
-    example, with decay `ema`, divided by the largest in its class. Their code also multiplies b's loss by
-    q, which makes no difference to Adam. Predictions are d's. Both networks start from the run's initial
-    weights; theirs are initialised separately.
+    (eq. 1), which favours easy examples; the debiased network d minimises the mean of W l_d with W = l_b /
+    (l_b + l_d + 1e-8) (eq. 2). As in the authors' code, the losses in W are running means of each example,
+    with decay `ema`, divided by the largest in its class. Their code also multiplies b's loss by q, which
+    makes no difference to Adam. Predictions are those of d. Both networks start from the run's initial
+    weights; in the authors' code they are initialised separately.
     """
 
     changes = "group"
@@ -68,7 +68,7 @@ class LfF(Algorithm):
         return out.over_environments(updated, buffer)
 
     def _kept(self, out: Outputs) -> Tensor:
-        """The decay of each example's running mean, (E, B): 0 when it comes for the first time."""
+        """The decay of each example's running mean, (E, B): 0 at its first occurrence."""
         return self.hparams.ema * (self._of(out, "label") >= 0).to(self.biased.dtype)
 
     def objective(self, out: Outputs) -> Tensor:

@@ -11,13 +11,13 @@ from oodbench.hparams import hparam, log_uniform, uniform
 
 @register("LISA", paper="arXiv:2201.00299")
 class LISA(Algorithm):
-    """The mean risk of examples mixed with others that share their label or their domain alone.
+    """The mean risk of examples mixed with others of the same label or the same domain, but not both.
 
     With probability `same_label` a step mixes every example with one of the same label and another domain,
-    otherwise with one of the same domain and another label (algorithm 1): m x + (1 - m) x' has the loss
-    m l(y) + (1 - m) l(y'), m ~ Beta(alpha, alpha) for each example (eq. 1). A domain is an environment or,
-    as in the paper's subpopulation shifts, an attribute. The partner is drawn uniformly from the batch; an
-    example without a partner stays as it is.
+    otherwise with one of the same domain and another label (algorithm 1): m x + (1 - m) x' has the loss m
+    l(y) + (1 - m) l(y'), m ~ Beta(alpha, alpha) for each example (eq. 1). A domain is an environment or, as
+    in the paper's subpopulation shifts, an attribute. The partner is drawn uniformly from the batch; an
+    example without a partner is unchanged.
 
     `domains: attributes` requires batches with equally likely groups (`sampling: rwg`), as the paper's code
     draws equally many examples of each group and pairs them off. With four groups 98.7% of the examples

@@ -20,7 +20,7 @@ def distance(features: Tensor, original: Tensor, variance: Tensor) -> Tensor:
 
 @register("MIRO", paper="arXiv:2203.10789")
 class MIRO(Algorithm):
-    """The risk, and a penalty on the distance of features from those of the pretrained network.
+    """The risk, and a penalty on the distance of features from the pretrained network's features.
 
     R + lam sum over layers of the mean of ((f - f0)^2 / v + log v) / 2, the paper's bound in the form of
     its authors' code: f0 are the features of the pretrained network, which is not trained, and

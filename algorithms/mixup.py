@@ -1,4 +1,4 @@
-"""Examples mixed with others: between environments, or anywhere in a batch."""
+"""Examples mixed with others, between environments or anywhere in a batch."""
 
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ from oodbench.hparams import hparam, log_uniform
 
 @register("Mixup", paper="arXiv:2001.00677")
 class Mixup(Algorithm):
-    """The mean risk of examples that are mixed, with their targets, with another environment's.
+    """The mean risk of examples that are mixed, like their targets, with those of another environment.
 
     Each step puts the environments in a ring of random order; with one m ~ Beta(alpha, alpha) per pair of
     neighbours, m x + (1 - m) x' has the loss m l(y) + (1 - m) l(y') (arXiv:1710.09412, eq. 1; between
@@ -46,7 +46,7 @@ class Mixup(Algorithm):
 
 @register("OrgMixup", paper="arXiv:1710.09412")
 class OrgMixup(Mixup):
-    """The mean risk of examples that are mixed, with their targets, with any others of the step.
+    """The mean risk of examples that are mixed, like their targets, with any others of the step.
 
     The original mixup, on the examples of all environments together: with a random permutation p and one
     m ~ Beta(alpha, alpha) per step, as in its authors' code, m x_i + (1 - m) x_p(i) has the loss

@@ -14,7 +14,7 @@ from .perturbed import excursion, gradients, trained
 
 @register("MLDG", paper="arXiv:1710.03463")
 class MLDG(Algorithm):
-    """The risks, plus the risk of each environment after a step on another one's.
+    """The risks, plus each environment's risk after a step on the risk of another environment.
 
     Each step puts the environments in a ring of random order. For every pair (i, j) of neighbours theta' is
     theta after a step on R_i, and the gradient is mean_i (grad R_i(theta) + beta grad R_j(theta')): the

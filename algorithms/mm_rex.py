@@ -13,7 +13,7 @@ from .penalized import Penalized, summed_risks_decay
 
 
 def check_least_weight(name: str, least: float, environments: int) -> None:
-    """Raise UserError if no weights of at least `least` for each environment of a step sum to 1."""
+    """Raise UserError if weights of at least `least` for each environment of a step cannot sum to 1."""
     if least > 1 / environments:
         raise UserError(
             f"{name}: 'lambda_min' must be at most 1/{environments} with that many environments a step, "

@@ -57,7 +57,7 @@ def gaussian_kernels(distances: Tensor, gammas: Sequence[float]) -> Tensor:
 
 
 class _Gaussians(torch.autograd.Function):
-    """sum_g exp(-g d), which saves only its slope for the backward pass, not every term."""
+    """sum_g exp(-g d), which saves only the slope for the backward pass, not every term."""
 
     generate_vmap_rule = True
 

@@ -12,14 +12,14 @@ from oodbench.networks.base import Network
 
 @register("MTL", paper="arXiv:1711.07910")
 class MTL(Algorithm):
-    """A classifier that sees, beside an example's features, the mean features of its environment.
+    """A classifier that sees an example's features together with its environment's mean features.
 
-    The mean over environments of the risks of w . (phi, m_e) with the embedding m_e <- ema * mean_i
-    phi_ei + (1 - ema) m_e, starting at zero (`ema` is the weight of the new mean, through which gradients
-    flow). The product is computed as the network's classifier of phi plus a linear layer of m_e. A
-    prediction has no environment: its embedding is the mean over the examples predicted together (in
-    evaluations about as many of one environment as in a step of training, drawn by the trial), so it
-    depends on them, as in the paper.
+    The mean over environments of the risks of w . (phi, m_e) with the embedding m_e <- ema * mean_i phi_ei
+    + (1 - ema) m_e, starting at zero (`ema` is the weight of the new mean, through which gradients flow).
+    The product is computed as the network's classifier of phi plus a linear layer of m_e. A prediction has
+    no environment: its embedding is the mean over the examples predicted together (in evaluations about as
+    many of one environment as in a step of training, drawn by the trial), so predictions depend on each
+    other, as in the paper.
 
     The embedding stands for the paper's kernel mean of an environment's inputs (section 3), as in
     arXiv:2007.01434, D.2, whose code, since before its published numbers, replaces it by normal noise in
@@ -45,7 +45,7 @@ class MTL(Algorithm):
         self.register_buffer("embeddings", torch.zeros(count, network.num_features))
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """The environments' embeddings; environments left out of the step keep theirs."""
+        """The environments' embeddings, unchanged for environments left out of the step."""
         ema = self.hparams.ema
         embeddings = ema * out.features.mean(1) + (1 - ema) * out.of_step(self.embeddings)
         return {"embeddings": out.over_environments(embeddings, self.embeddings)}

@@ -1,11 +1,11 @@
-"""The steps at which a learning rate falls because a validation loss stands still (ERM++)."""
+"""The steps at which a learning rate falls because a validation loss has stopped falling (ERM++)."""
 
 import torch
 from torch import nn
 
 TOLERANCE, PATIENCE, FALLS = 1e-4, 1, 3
-"""The relative drop below the least loss that counts, the failures in a row that are tolerated, and the
-number of falls."""
+"""The smallest relative drop that counts, the failures in a row that are tolerated, and the number of
+falls."""
 
 
 class Plateau(nn.Module):
@@ -26,7 +26,7 @@ class Plateau(nn.Module):
         self.register_load_state_dict_post_hook(type(self)._recall)  # type: ignore[no-untyped-call]
 
     def _recall(self, *_: object) -> None:
-        """Read the falls from the device, once and not at every step."""
+        """Read the falls from the device once, not at every step."""
         self._at: list[int] = self.at.tolist()
 
     def falls(self, step: int) -> int:

@@ -17,12 +17,12 @@ GAMMAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 
 @register("RDM", paper="arXiv:2310.18598")
 class RDM(BurnIn):
-    """Mean risk, with the losses of the worst environment distributed like those of all.
+    """Mean risk, with the worst environment's losses distributed like the losses of all environments.
 
     After a burn-in R + penalty_weight * MMD^2 + variance_weight * (Var + Var') is minimised, where MMD^2
     compares the examples' losses in the environment with the largest risk with those in all environments,
     itself included: the biased estimate with kernels sum_g exp(-g (l - l')^2), g = 1e-4, 1e-3, ..., 1e3.
-    Var and Var' are the unbiased variances of these two sets of losses (0 of a single one). The paper's
+    Var and Var' are the unbiased variances of these two sets of losses (0 for a single loss). The paper's
     code searches ranges that depend on the dataset, including batch sizes of 70 to 100; here all datasets
     have its usual ranges, and the batch sizes of all methods.
     """

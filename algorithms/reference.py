@@ -1,6 +1,6 @@
 """Reference estimators of scikit-learn, such as random forests, fitted to the same examples.
 
-A benchmark on which an untuned forest beats every row measures little.
+A benchmark on which an untuned forest beats every method measures little.
 """
 
 import warnings
@@ -17,7 +17,7 @@ from oodbench.algorithms import Algorithm, Batch, Problem, register
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
 
 SMALLEST = 1e-9
-"""Smaller probabilities count as this one in a logit."""
+"""The smallest probability; logits clamp smaller ones."""
 
 
 class Reference(Algorithm):
@@ -106,7 +106,7 @@ class Forest(Reference):
 
         trees: int = hparam(100, low=1)
         smallest_leaf: int = hparam(1, choice(1, 2, 5, 10), low=1)
-        """The fewest examples of a leaf."""
+        """The least number of examples in a leaf."""
         features: float = hparam(0.0, choice(0.0, 0.1, 0.3, 1.0), low=0.0, high=1.0)
         """The share of the inputs among which a split is chosen; 0: their square root."""
 
@@ -192,7 +192,7 @@ class Neighbours(Reference):
         weights: str = hparam(
             "uniform", choice("uniform", "distance"), options=("uniform", "distance")
         )
-        """Whether neighbours count alike or by the inverse of their distance."""
+        """Whether neighbours count equally or by the inverse of their distance."""
 
     def estimator(self, classes: bool, x: NDArray[Any], seed: int) -> Any:
         """Make a vote of neighbours, or their mean."""

@@ -13,7 +13,7 @@ from oodbench.optimizers import Rates
 
 
 class Retrained(Algorithm):
-    """ERM, then a classifier that is trained from its first weights while the features stay as they are.
+    """ERM, then a classifier that is trained from its initial weights on fixed features.
 
     The second stage begins at step `first_stage` (below 1: a share of the run's steps), with a new
     optimizer; both stages together have the run's steps, and the first one's records are ERM's. In the
@@ -42,7 +42,7 @@ class Retrained(Algorithm):
         return bool(step >= first_step(self.hparams.first_stage, self.problem.steps))
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Restart the optimizer where the second stage begins."""
+        """Restart the optimizer when the second stage begins."""
         return rates._replace(restart=self._begins(step))
 
     def _begins(self, step: int) -> bool:
@@ -53,7 +53,7 @@ class Retrained(Algorithm):
         return self.retrains(step) or super().trains_head_only(step)
 
     def start_stage(self, step: int) -> None:
-        """Reset the classifier to its initial weights where the second stage begins."""
+        """Reset the classifier to its initial weights when the second stage begins."""
         if self._begins(step):
             for value, first in self._heads():
                 value.copy_(first)

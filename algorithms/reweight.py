@@ -44,7 +44,7 @@ class Reweighted(Counted, ABC):
 
 @register("ReWeight", paper="Japkowicz, The class imbalance problem (2000)")
 class ReWeight(Reweighted):
-    """The mean loss, in which an example counts by one over the size of its class or group.
+    """The mean loss, with weights inversely proportional to the size of an example's class or group.
 
     w_g = 1 / n_g: what `sampling: rwy` and `rwg` do in expectation, without drawing an example twice.
     """
@@ -56,7 +56,7 @@ class ReWeight(Reweighted):
 
 @register("SqrtReWeight", paper="arXiv:2302.12254")
 class SqrtReWeight(Reweighted):
-    """The mean loss, in which an example counts by one over the root of its class's or group's size.
+    """The mean loss, with weights inversely proportional to the square root of the class or group size.
 
     w_g = 1 / sqrt(n_g), as in SubpopBench.
     """
@@ -68,10 +68,11 @@ class SqrtReWeight(Reweighted):
 
 @register("CBLoss", paper="arXiv:1901.05555")
 class CBLoss(Reweighted):
-    """The mean loss, in which an example counts by one over its class's effective number of examples.
+    """The mean loss, with weights inversely proportional to the effective number of a class's examples.
 
     w_g = (1 - beta) / (1 - beta^n_g) with beta = (N - 1) / N (eq. 2 and 3); N is `volume`: 1 is ERM, and a
-    large one `ReWeight`. The paper's and SubpopBench's default of beta, 0.9999, is a volume of 10,000.
+    large volume is `ReWeight`. The paper's and SubpopBench's default of beta, 0.9999, is a volume of
+    10,000.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ def among_largest(values: Tensor, share: Any) -> Tensor:
 
 @register("RSC", paper="arXiv:2007.02454")
 class RSC(Algorithm):
-    """The mean risk without the features that each prediction rests on most.
+    """The mean risk without the features on which each prediction depends most.
 
     With g the gradient of the target's logit with respect to the features (eq. 1), the coordinates of each
     example whose g is among the largest `feature_share` are muted (eqs. 2 and 3). Only the `batch_share` of

@@ -28,7 +28,7 @@ def moments(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def with_other_style(features: Tensor, order: Tensor, share: Tensor) -> Tensor:
-    """Features (N, F) whose mean and variance mix their own, `share` (N, 1), with example `order`'s."""
+    """Features (N, F) with moments mixed, by `share` (N, 1), with those of the examples `order`."""
     centred, mean, deviation = moments(features)
     mixed = torch.lerp(mean[order], mean, share)
     variance = torch.lerp(deviation[order].square(), deviation.square(), share)
@@ -52,7 +52,7 @@ def uniform_losses(task: Task, logits: Tensor) -> Tensor:
 
 @register("SagNet", paper="arXiv:1910.11645")
 class SagNet(Algorithm):
-    """The mean risk at features of a random style, when their own style does not predict the target.
+    """The mean risk at features of a random style, whose original style does not predict the target.
 
     The style of an example is the mean and the variance of its features, its content the features
     normalised by these. Three steps in turn, as in algorithm 1, where `shuffled` means from another example

@@ -13,7 +13,7 @@ from .perturbed import excursion, gradients, trained
 
 @register("SAM", paper="arXiv:2010.01412")
 class SAM(Algorithm):
-    """The mean risk at the worst point nearby: a step with the gradient at theta + rho g / ||g||.
+    """The mean risk at the worst nearby point: a step with the gradient at theta + rho g / ||g||.
 
     g is the gradient at theta, over all trained parameters (eq. 2 with p = 2; eq. 3 without its second
     order, as the paper's algorithm 1), without weight decay. Both passes see the whole batch; batch
@@ -34,7 +34,7 @@ class SAM(Algorithm):
         return {"rho": 0.0}
 
     def climbed(self, out: Outputs) -> Tensor:
-        """The loss whose worst point nearby is sought; its gradient at theta is g."""
+        """The loss whose worst nearby point is sought; its gradient at theta is g."""
         return out.risks.mean()
 
     def shift(self, norm: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class SAM(Algorithm):
         return self.hparams.rho / norm.clamp(min=torch.finfo(norm.dtype).tiny)
 
     def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-        """The gradients for the optimizer, from those at theta and at the point nearby."""
+        """The gradients for the optimizer, from those at theta and at the nearby point."""
         return second
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -61,12 +61,12 @@ class SAM(Algorithm):
 
 @register("SAGM", paper="arXiv:2303.10353")
 class SAGM(SAM):
-    """The mean risk at theta and, aligned with it, at the worst point nearby.
+    """The mean risk at theta and, aligned with it, the mean risk at the worst nearby point.
 
-    The step is with (g + g') / 2, g' the gradient at theta + (rho / ||g|| - alpha) g: that of
-    L(theta) + L_p(theta - alpha g), where L_p is SAM's perturbed loss, without second order.
-    The paper adds the two; like its code we take the mean, so that the learning rate means what it
-    does elsewhere. Batch normalisation and dropout are as in SAM.
+    The step is with (g + g') / 2, g' the gradient at theta + (rho / ||g|| - alpha) g: that of L(theta) +
+    L_p(theta - alpha g), where L_p is SAM's perturbed loss, without second order. The paper adds the two
+    losses; like its code we take the mean, so that learning rates are comparable. Batch normalisation and
+    dropout are as in SAM.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class SAGM(SAM):
 
 @register("DISAM", paper="arXiv:2405.18861")
 class DISAM(SAM):
-    """The mean risk at a point nearby, to which environments with large risks contribute less.
+    """The mean risk at a nearby point, to which environments with large risks contribute less.
 
     As SAM, with g the gradient of mean_e R_e - variance_weight * mean_e (R_e - mean R)^2 at theta; the step
     is with the gradient of the mean risk at theta + rho g / ||g||. Batch normalisation keeps the statistics

@@ -12,7 +12,7 @@ from .penalized import Penalized
 
 @register("SD", paper="arXiv:2011.09468")
 class SD(Penalized):
-    """Mean risk plus a penalty on the size of the logits, which keeps features from starving others.
+    """Mean risk plus a penalty on the size of the logits, against gradient starvation.
 
     R + penalty_weight * the mean over examples and outputs of the squared logits z. The paper has
     lambda / 2 ||z||^2 summed over an example's C outputs: its lambda is 2 * penalty_weight / C. Its code

@@ -1,4 +1,4 @@
-"""The temporal AND-mask: agreement over the last steps, one environment a step."""
+"""The temporal AND-mask: agreement of signs over the last steps, with one environment a step."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ ROUND_OFF = 1e-6
 
 
 class TemporalANDMask(torch.optim.Optimizer):
-    """Adam whose updates pass where the gradient's sign agreed over the last steps.
+    """Adam that updates only components whose gradients' signs agreed over the last steps.
 
     Algorithm 1 of arXiv:2009.00329, for the gradient g of one environment a step:
 
@@ -123,7 +123,7 @@ TemporalANDMask.rule = UpdateRule(
 
 @register("TemporalANDMask", paper="arXiv:2009.00329, algorithm 1")
 class TemporalANDMaskERM(Algorithm):
-    """One environment's risk a step, with the optimizer that asks signs to agree across steps.
+    """One environment's risk a step, with an optimizer that requires signs to agree across steps.
 
     Each training environment comes once in every round of E steps, in an order that the trial draws
     for every round (section 4.3). The optimizer, `TemporalANDMask`, takes any objective: a method of

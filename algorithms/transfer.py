@@ -16,7 +16,7 @@ from .perturbed import gradients
 
 @register("Transfer", paper="arXiv:2106.03632")
 class Transfer(Algorithm):
-    """The mean risk, and the largest gap between two environments' risks under a classifier nearby.
+    """The mean risk, and the largest gap between two environments' risks for a nearby classifier.
 
     With h' a second classifier at most `radius` from the network's classifier h (Euclidean), algorithm 1
     does a step of phi and h on mean_e R_e(h), a step of phi on weight * (max_e R_e(h') - min_e R_e(h')),

@@ -25,7 +25,7 @@ HIDDEN = 100
     paper="Uniformly distributed feature representations for fair and robust learning (TMLR 2024)",
 )
 class URM(Algorithm):
-    """The mean risk, with features that a discriminator takes for uniform noise.
+    """The mean risk, with features that a discriminator cannot distinguish from uniform noise.
 
     With s = tanh or relu, phi = s(the network's features), u uniform on [-1, 1] or [0, 1], and
     l(z, 1) = log(1 + exp(-z)), l(z, 0) = log(1 + exp(z)): network and discriminator D minimise

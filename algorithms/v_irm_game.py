@@ -1,4 +1,4 @@
-"""Invariant risk minimization as a game between environments, with a representation that learns."""
+"""Invariant risk minimization as a game between environments, with a learned representation."""
 
 from dataclasses import dataclass
 
@@ -18,8 +18,8 @@ class V_IRM_Game(F_IRM_Game):
     V-IRM: a round begins with the turn of the featurizer, which minimises the mean risk of the mean
     predictor, with a learning rate `featurizer_rate` times that of the classifiers. Then the environments
     have their turns as in `F_IRM_Game`, with the features held fixed. A classifier is the network's, and
-    the deviations are those of `F_IRM_Game`; the featurizer's turn is on all of the round's examples, in
-    the authors' code on as many of the pooled environments as one of the other turns.
+    the deviations are those of `F_IRM_Game`; the featurizer's turn uses all examples of the round, in the
+    authors' code as many of the pooled examples as any other turn.
     """
 
     @dataclass(frozen=True, kw_only=True)

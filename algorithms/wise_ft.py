@@ -1,4 +1,4 @@
-"""Weights between those of a pretrained network and those after fine-tuning."""
+"""Weights interpolated between a pretrained and a fine-tuned network."""
 
 import copy
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from oodbench.networks.base import Network
 class WiSEFT(Algorithm):
     """ERM, whose predictions are those of (1 - alpha) theta_0 + alpha theta.
 
-    theta are the fine-tuned weights, theta_0 those that fine-tuning starts from. The paper starts from a
+    theta are the fine-tuned weights, theta_0 the weights before fine-tuning. The paper starts from a
     network with a zero-shot head made of text. For a model without one, an author suggests training a new
     head alone for some steps first, and averaging only the backbone, under the trained head
     (mlfoundations/wise-ft, issue 8). Here the head is first trained alone in the same way (`head_only`),
@@ -65,7 +65,7 @@ class WiSEFT(Algorithm):
         return [value.detach() for value in self.network.state_dict().values()]
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) under the interpolated weights."""
+        """Logits (N, C) with the interpolated weights."""
         alpha = self.hparams.alpha
         pairs = zip(self.start.state_dict().items(), self._now(), strict=True)
         weights = {

@@ -1,4 +1,4 @@
-"""Cross-risk minimization: environments that two networks find, for any method."""
+"""Cross-risk minimization: two networks infer environments for any method."""
 
 import copy
 from dataclasses import dataclass, fields, replace
@@ -39,14 +39,14 @@ class InferringHparams:
 
 @register("XRM", paper="arXiv:2309.16748")
 class XRM(Algorithm):
-    """Two networks that learn from each other's predictions find environments for GroupDRO.
+    """Two networks that learn from each other's predictions infer environments for GroupDRO.
 
-    Each example belongs to the half of one of two twins, at random. They minimise sum_c mean_{i: y_i = c}
-    l_i over the batch, whose environments do not matter, with l_i the loss of the example's own twin. Then
-    y_i becomes the class that the other twin predicts, with the probability (p - 1/C) C / (C - 1), where p
-    is its confidence. An example is a cross-mistake if either twin predicts another class than the true
-    one. In the second stage `before` trains the network with the cross-mistakes as one environment and all
-    other examples as another; these are attributes, too, so that GroupDRO's groups are pairs of class and
+    Each example is assigned to one of two twin networks at random. The twins minimise sum_c mean_{i: y_i =
+    c} l_i over the batch, regardless of environments, with l_i the loss of the example's twin. Then y_i
+    becomes the class that the other twin predicts, with the probability (p - 1/C) C / (C - 1), where p is
+    its confidence. An example is a cross-mistake if either twin predicts another class than the true one.
+    In the second stage `before` trains the network with the cross-mistakes as one environment and all other
+    examples as another; these are attributes, too, so that GroupDRO's groups are pairs of class and
     cross-mistake, as in the paper. A subclass with another `before` puts the stage before that method. The
     metric `flipped`, the share of labels that have changed, is what the authors select the first stage by.
 
@@ -86,7 +86,7 @@ class XRM(Algorithm):
         self.twins = nn.ModuleList(copy.deepcopy(network) for _ in INFERRED)
         for twin in self.twins:
             for p in twin.get_submodule("classifier").parameters():
-                nn.init.zeros_(p)  # nobody is sure of a class at first, so that no label changes
+                nn.init.zeros_(p)  # at first no twin is confident of a class, so no label changes
         shape = len(problem.sizes), max(problem.sizes)
         stream = torch.Generator().manual_seed(derive("halves", problem.seed))
         halves = torch.rand(shape, generator=stream) < 0.5
@@ -112,7 +112,7 @@ class XRM(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """No first stage, and the second's method at its neutral values."""
+        """No first stage, and the neutral values of the second stage's method."""
         values = cls.before.neutral(problem)
         return values if values is None else {**values, "first_stage": 0}
 
@@ -127,7 +127,7 @@ class XRM(Algorithm):
         return drawing
 
     def trains_head_only(self, step: int) -> bool:
-        """Never, as the second stage's method sees to its own steps."""
+        """Never, as the second stage's method decides this for its steps."""
         return False
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
@@ -181,7 +181,7 @@ class XRM(Algorithm):
         return torch.unflatten(logits, 0, batch.x.shape[:2])
 
     def _inferred(self, batch: Batch, places: tuple[Tensor, Tensor]) -> Batch:
-        """The batch with two environments, of examples drawn from their own; attributes say which."""
+        """The batch as the two inferred environments, which are also its attributes."""
         member = self.mistaken[places].flatten() == torch.arange(2, device=batch.x.device)[:, None]
         ranks = (member | ~member.any(1, keepdim=True)).long().cumsum(1)
         wanted = (batch.noise["draws"] * ranks[:, -1:]).long() + 1
