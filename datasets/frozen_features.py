@@ -4,6 +4,7 @@ import hashlib
 import shlex
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from os import PathLike
@@ -239,6 +240,10 @@ class FrozenFeatures(FileDataset):
         if self.options.file:
             return int(next(iter(self._arrays().values())).shape[-1])
         values = tuple(sorted(self._values("none").items()))
+        with suppress(UserError):  # pictures that are not there
+            # features that are there say it without the network, whose package takes seconds to import
+            if isinstance(self.images, Images) and (folder := self._folder({})).is_dir():
+                return int(np.load(folder / "0.npy", mmap_mode="r").shape[-1])
         return _width(self.options.network, values, self.images.input_shape)
 
     @cached_property

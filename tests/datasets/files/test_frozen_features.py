@@ -16,7 +16,7 @@ from oodbench.identity import sha256
 from oodbench.networks.base import build
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
-from tests.helpers.commands import type_in
+from tests.helpers.commands import python, type_in
 from tests.helpers.data.pictures import draw
 from tests.helpers.results.sweeps import ended
 from tests.networks.test_vision import resnet_file
@@ -62,6 +62,21 @@ def test_features_are_the_networks_and_are_extracted_once(
     before = sorted((tmp_path / ".oodbench").rglob("*.npy"))
     type_in(*command, code=0)
     assert sorted((tmp_path / ".oodbench").rglob("*.npy")) == before
+
+
+def test_features_that_are_there_need_no_package_of_their_network(
+    options: dict[str, object], tmp_path: Path
+) -> None:
+    require_files(make("FrozenFeatures", options, tmp_path)).cache(1)
+    code = f"""
+import pathlib, sys
+sys.modules["torchvision"] = None
+from oodbench.datasets import make
+dataset = make("FrozenFeatures", {options!r}, pathlib.Path({str(tmp_path)!r}))
+print(dataset.input_shape, *(e.x.shape for e in dataset.load(0).values()))
+"""
+    done = python(tmp_path, "-c", code)
+    assert done.stdout == "(512,)" + " torch.Size([12, 512])" * 3 + "\n", done.stderr
 
 
 def test_other_weights_or_images_make_others(options: dict[str, object], tmp_path: Path) -> None:
