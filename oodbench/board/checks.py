@@ -11,16 +11,7 @@ import numpy as np
 import pandas as pd
 
 from oodbench.algorithms import algorithms
-from oodbench.board.protocol import (
-    Entry,
-    entry_of,
-    label_of,
-    name_of,
-    options_of,
-    protocol_of,
-    restricted,
-    training,
-)
+from oodbench.board.protocol import label_of, protocol_of, restricted
 from oodbench.hparams import neutral_values
 from oodbench.results.boards import ENTRIES_FILE
 from oodbench.results.directory import Directory
@@ -32,9 +23,9 @@ from oodbench.results.schemas import DamagedFile
 from oodbench.results.stale import stale_runs
 from oodbench.results.tables import ROW, Tables
 from oodbench.selection import sees_test
-from oodbench.sweep.file import Component, Row, Sweep
+from oodbench.sweep.file import Entry, Row, Sweep, component
 from oodbench.sweep.plan import make_plan
-from oodbench.sweep.sources import indices, trials_of
+from oodbench.sweep.sources import indices
 
 WITHIN_ROW = ["trial", "draw", "test_environments"]
 """The columns that differ among the runs of a row."""
@@ -53,7 +44,7 @@ def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list
     runs = read_results(Directory(results)).runs
     runs["id"] = runs["id"].str.partition("@")[0]  # ID@1 is a run's second row
     labels = [str(label) for label in runs["label"].unique()]
-    entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here
+    entries = {entry.title for entry in protocol.datasets}  # others may lack their data here
     trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]
     plan = make_plan(restricted(protocol, labels, datasets=trained), data_dir, to_train=False)
     planned: dict[tuple[str, str], dict[str, RunSpec]] = defaultdict(dict)
@@ -124,7 +115,7 @@ def wrong_board(board: Path) -> list[str]:
     except DamagedFile as error:
         return [str(error)]
     runs, protocol, wrong = tables.runs, protocol_of(board), list[str]()
-    off, entries = _off(tables), {name_of(entry): entry for entry in protocol.datasets}
+    off, entries = _off(tables), {entry.title: entry for entry in protocol.datasets}
     scored = tables.scores.merge(runs[["id", *ROW]], on="id")
     rules = scored.groupby(ROW)["rule"].agg(lambda names: sorted(set(names))).to_dict()
     sets = runs.groupby("dataset_label")["test_environments"].unique()
@@ -234,7 +225,7 @@ def _wrong_cells(
 ) -> list[str]:
     """What is wrong with a row unless it has exactly one run for each trial, draw and test set."""
     draws = indices(protocol.hparam_draws, "hparam_draws")
-    trials = trials_of(protocol, training(entry))
+    trials = indices(protocol.on(entry).trials, "trials")
     planned = list(itertools.product(trials, draws, sets))
     others = runs[~runs[WITHIN_ROW].apply(tuple, axis=1).isin(planned)]
     if len(others):
@@ -250,18 +241,14 @@ def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[
     rows = {label_of(row): row for row in protocol.algorithms}
     if spec["label"] not in (*rows, spec["algorithm"]):
         return ["the protocol plans no such row"]
-    declared = rows.get(spec["label"], str(spec["label"]))
-    row = Row(name=declared) if isinstance(declared, str) else declared
-    settings = training(entry)
-    named = protocol.network if settings.network is None else settings.network
-    network = Component(name=named) if isinstance(named, str) else named
-    options = options_of(entry)
+    row, settings = rows.get(spec["label"], Row(name=str(spec["label"]))), protocol.on(entry)
+    network, options = component(settings.network), entry.options
     if row.ceiling:
-        options |= entry_of(entry).get("ceiling", {}) | row.options
+        options |= entry.ceiling | row.options
     about = {
         **{"algorithm": row.name, "ceiling": row.ceiling, "network": network.name},
-        "steps": settings.steps or protocol.steps,
-        "evaluate_every": settings.evaluate_every or protocol.evaluate_every,
+        "steps": settings.steps,
+        "evaluate_every": settings.evaluate_every,
         "adapt": _keys(row.adapt)["name"],
     }
     found = {**spec, "adapt": _keys(spec["adapt"])["name"]}
@@ -269,7 +256,7 @@ def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[
     averages = _unlike(_keys(row.average), _keys(spec["average"]))
     of_row += ["average" if name == "name" else name for name in averages]
     first = dict.fromkeys(of_row, "")
-    hparams = {**settings.hparams, **row.hparams}
+    hparams = {**entry.training.hparams, **row.hparams}
     hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
     neutral = neutral_values(algorithms.get(row.name).Hparams) if row.name in algorithms else {}
     of_network = {**network.hparams, **row.network}

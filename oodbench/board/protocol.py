@@ -12,16 +12,14 @@ from oodbench.errors import MissingError, UserError, unknown
 from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE, columns_of, frozen_datasets
 from oodbench.results.tables import weights_of
 from oodbench.selection import sees_test
-from oodbench.sweep.file import DatasetSettings, Row, Sweep, training_of, validate
-from oodbench.sweep.sources import indices, trials_of
+from oodbench.sweep.file import Entry, Row, Sweep, component, validate
+from oodbench.sweep.sources import indices
 from oodbench.terminal import terminal
 from oodbench.validation import parse
 from oodbench.yaml_values import read_yaml
 
 FEATURES = "FrozenFeatures"
 """The dataset whose features may be read from a file."""
-Entry = str | dict[str, Any]
-"""A dataset of a protocol: its name, or keys and options."""
 
 
 def protocol_of(board: Path) -> Sweep:
@@ -39,11 +37,10 @@ def protocol_of(board: Path) -> Sweep:
         )
     if sweep.hparams_from is not None:
         raise UserError(f"{file} has `hparams_from`: every trial of a board chooses for itself")
-    entries = [entry_of(entry) for entry in sweep.datasets]
-    for entry in entries:
-        if options_of(entry) and not entry.get("label"):
-            raise UserError(f"{file} gives {entry.get('name')} options: give it a `label`, too")
-    of_datasets = [entry.get("training", {}).get("test_environments") for entry in entries]
+    for entry in sweep.datasets:
+        if entry.options and not entry.label:
+            raise UserError(f"{file} gives {entry.name} options: give it a `label`, too")
+    of_datasets = [entry.training.test_environments for entry in sweep.datasets]
     if "pairs" in (sweep.test_environments, *of_datasets):
         raise UserError(
             f"{file} plans `pairs`, whose runs judge each other, which a board cannot hold; it holds "
@@ -51,7 +48,7 @@ def protocol_of(board: Path) -> Sweep:
         )
     names = {
         "algorithms": [label_of(row) for row in sweep.algorithms],
-        "datasets": [name_of(entry) for entry in sweep.datasets],
+        "datasets": [entry.title for entry in sweep.datasets],
     }
     for what, labels in names.items():
         for label, count in Counter(labels).items():
@@ -75,21 +72,21 @@ def restricted(
     """
     listed = {label_of(item): item for item in protocol.algorithms}
     named = [label for row in rows for label in (listed if row == "all" else [row])]
-    entries = {name_of(entry): entry for entry in protocol.datasets}
+    entries = {entry.title: entry for entry in protocol.datasets}
     for name in datasets:
         if name not in entries:
             raise unknown("dataset", name, entries, f"the protocol {protocol.name}")
     chosen = [entries[name] for name in dict.fromkeys(datasets or entries)]
     planned = {
         "draws": (draws, [indices(protocol.hparam_draws, "hparam_draws")]),
-        "trials": (trials, [trials_of(protocol, training(entry)) for entry in chosen]),
+        "trials": (trials, [indices(protocol.on(e).trials, "trials") for e in chosen]),
     }
     for what, (wanted, known) in planned.items():
         if wanted is not None and wanted > (most := max(map(len, known))):
             raise UserError(f"the protocol {protocol.name} has {most} {what}, not {wanted}")
     update: dict[str, Any] = {
         "datasets": chosen,
-        "algorithms": [listed.get(name, name) for name in dict.fromkeys(named)],
+        "algorithms": [listed.get(name, Row(name=name)) for name in dict.fromkeys(named)],
         "protocol": protocol.name,
     }
     if draws is not None:
@@ -101,11 +98,10 @@ def restricted(
 
 
 def _cut(entry: Entry, trials: int) -> Entry:
-    own = training(entry).trials
-    if own is None:
+    if (own := entry.training.trials) is None:
         return entry
-    settings = entry_of(entry)["training"] | {"trials": list(indices(own, "trials"))[:trials]}
-    return entry_of(entry) | {"training": settings}
+    fewer = entry.training.model_copy(update={"trials": list(indices(own, "trials"))[:trials]})
+    return entry.model_copy(update={"training": fewer})
 
 
 def with_features(sweep: Sweep, file: Path) -> Sweep:
@@ -113,14 +109,14 @@ def with_features(sweep: Sweep, file: Path) -> Sweep:
 
     Raises UserError unless the sweep has a single dataset, of frozen features.
     """
-    entry, *more = map(entry_of, sweep.datasets)
-    if more or entry["name"] != FEATURES:
+    entry, *more = sweep.datasets
+    if more or entry.name != FEATURES:
         raise UserError(
             f"--features replaces those of one dataset of {FEATURES}, which --dataset names"
         )
     of_network = ("network", "network_settings", "weights", "sha256")
-    kept = {key: value for key, value in entry.items() if key not in of_network}
-    return sweep.model_copy(update={"datasets": [{**kept, "file": str(file)}]})
+    kept = {key: value for key, value in dict(entry).items() if key not in of_network}
+    return sweep.model_copy(update={"datasets": [Entry(**{**kept, "file": str(file)})]})
 
 
 class Tier(BaseModel):
@@ -160,7 +156,7 @@ def possible(sweep: Sweep, absent: Mapping[str, MissingError]) -> Sweep:
 
     Raises MissingError if no dataset is left.
     """
-    left = [entry for entry in sweep.datasets if name_of(entry) not in absent]
+    left = [entry for entry in sweep.datasets if entry.title not in absent]
     if len(absent) == 1 and not left:
         raise next(iter(absent.values()))
     by_reason: dict[str, list[str]] = {}
@@ -181,14 +177,14 @@ def cache_features(sweep: Sweep, data_dir: Path) -> None:
     """
     from oodbench.datasets import make, require_files
 
-    entries = [entry for entry in sweep.datasets if entry_of(entry)["name"] == FEATURES]
+    entries = [entry for entry in sweep.datasets if entry.name == FEATURES]
     missing: dict[str, MissingError] = {}
     for entry in entries:
         try:
-            dataset = require_files(make(FEATURES, options_of(entry), data_dir))
+            dataset = require_files(make(FEATURES, entry.options, data_dir))
             dataset.cache(os.cpu_count() or 1)
         except MissingError as error:
-            missing[name_of(entry)] = error
+            missing[entry.title] = error
     possible(sweep.model_copy(update={"datasets": entries}), missing)
 
 
@@ -200,46 +196,23 @@ def overview(board: Path) -> list[tuple[str, ...]]:
     frozen = list(zip(*columns_of(board, columns), strict=True)) if frozen_datasets(board) else []
     draws = len(indices(sweep.hparam_draws, "hparam_draws"))
     rows: list[tuple[str, ...]] = []
-    for entry in map(entry_of, sweep.datasets):
-        label, settings = name_of(entry), training(entry)
-        sets: Any = settings.test_environments or sweep.test_environments
+    for entry in sweep.datasets:
+        label, settings, options = entry.title, sweep.on(entry), entry.options
+        of = str(options.get("of", entry.name))
+        sets: Any = settings.test_environments
         if sets == "each":
-            sets = [[n] for n in make(str(entry.get("of", entry["name"])), {}).environments]
+            sets = [[n] for n in make(of, {}).environments]
         count = sum(isinstance(each, list) for each in sets) or 1
-        runs = count * draws * len(trials_of(sweep, settings)) * len(sweep.algorithms)
+        runs = count * draws * len(indices(settings.trials, "trials")) * len(sweep.algorithms)
         of_tiers = [n for n, tier in known.items() if not tier.datasets or label in tier.datasets]
         there = len({row for dataset, row in frozen if dataset == label})
-        network = {} if isinstance(settings.network, str | None) else settings.network.hparams
-        seen = weights_of(network | entry, str(entry.get("of", entry["name"])))
+        seen = weights_of(component(settings.network).hparams | options, of)
         rows.append((label, ", ".join(of_tiers), str(count), f"{runs:,}", str(there), seen))
     return rows
 
 
-def label_of(row: str | Row) -> str:
+def label_of(row: Row) -> str:
     """The label of an entry of a sweep's `algorithms`."""
     from oodbench.sweep.resolve import completed_row
 
-    return row if isinstance(row, str) else str(completed_row(row).label)
-
-
-def entry_of(entry: Entry) -> dict[str, Any]:
-    """The keys of a dataset in a protocol, which may be only a name."""
-    return {"name": entry} if isinstance(entry, str) else entry
-
-
-def options_of(entry: Entry) -> dict[str, Any]:
-    """The options that a protocol gives a dataset."""
-    keys = ("name", "label", "training", "ceiling")
-    return {name: value for name, value in entry_of(entry).items() if name not in keys}
-
-
-def name_of(entry: Entry) -> str:
-    """The label of a dataset in a protocol, or its registered name."""
-    keys = entry_of(entry)
-    return str(keys.get("label") or keys.get("name"))
-
-
-def training(entry: Entry) -> DatasetSettings:
-    """The settings for training on a dataset of a protocol."""
-    values = entry_of(entry).get("training", {})
-    return training_of(values, f"the training on {name_of(entry)}")
+    return str(completed_row(row).label)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from oodbench.errors import PLUGIN_HINT, UserError, names_arguments, unknown
 from oodbench.registry import Registry, folder, load_plugins
-from oodbench.validation import explain, parse, several, short
+from oodbench.validation import explain, several, short
 from oodbench.yaml_values import assignments, read_yaml
 
 P = ParamSpec("P")
@@ -52,13 +52,11 @@ def from_commas(value: Any) -> Any:
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-def _chosen(value: Any) -> Any:
-    if value == "all":
-        return ["all"]
-    if not isinstance(value, list):
-        return value
-    kinds = [v.keys() == {"kind"} if isinstance(v, dict) else False for v in value]
-    return [f"{KIND}{v['kind']}" if is_kind else v for v, is_kind in zip(value, kinds, strict=True)]
+def _mapping(value: Any) -> Any:
+    """The mapping that a name, or `kind: KIND` in a list of algorithms, stands for."""
+    if isinstance(value, dict) and value.keys() == {"kind"}:
+        value = f"{KIND}{value['kind']}"
+    return {"name": value} if isinstance(value, str) else value
 
 
 KIND = "kind: "
@@ -110,6 +108,31 @@ class DatasetSettings(BaseModel):
     """The share of its `out` splits, for example more if draws tie in validation."""
 
 
+class Entry(BaseModel):
+    """A dataset of a sweep; further keys are options of the dataset, or its noise."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    name: str = Field(description="a text")
+    label: str | None = Field(default=None, description="a text")
+    """The dataset as tables call it."""
+    training: DatasetSettings = Field(
+        default_factory=DatasetSettings, description="names with values"
+    )
+    ceiling: dict[str, Any] = Field(default={}, description="names with values")
+    """Options of the data of rows that are ceilings."""
+
+    @property
+    def title(self) -> str:
+        """The label, or else the registered name."""
+        return self.label or self.name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the dataset, and its noise."""
+        return dict(self.model_extra or {})
+
+
 class Row(Component):
     """An algorithm of a sweep."""
 
@@ -145,10 +168,13 @@ class Sweep(BaseModel):
     """The name in sweeps/ of the protocol that it is under, see `under`."""
     plugins: list[str] = Field(default=[], description="a list of names of modules")
     """The modules of the user's own methods and datasets, which are imported first."""
-    datasets: list[str | dict[str, Any]] = Field(
+    datasets: list[Annotated[Entry, BeforeValidator(_mapping)]] = Field(
         min_length=1, description="a list of names, or of mappings with the key name and options"
     )
-    algorithms: Annotated[list[str | Row], BeforeValidator(_chosen)] = Field(
+    algorithms: Annotated[
+        list[Annotated[Row, BeforeValidator(_mapping)]],
+        BeforeValidator(lambda value: ["all"] if value == "all" else value),
+    ] = Field(
         min_length=1,
         description="all, or a list with names, mappings with the key name, or `kind: KIND`",
     )
@@ -214,6 +240,16 @@ class Sweep(BaseModel):
     """Seconds after which a run that has not ended counts as failed."""
     resources: dict[str, Any] = Field(default={}, description="names with values")
     """Resources of the runs; keys of the launcher's `Resources`."""
+
+    def on(self, entry: Entry) -> "Sweep":
+        """The sweep with the settings of the training on a dataset in place of its own."""
+        given = {key: value for key, value in entry.training if value is not None}
+        return self.model_copy(update={k: v for k, v in given.items() if k in Sweep.model_fields})
+
+
+def component(named: str | Component) -> Component:
+    """A network that may be given by its name alone."""
+    return Component(name=named) if isinstance(named, str) else named
 
 
 class Keys(TypedDict, total=False):
@@ -392,13 +428,6 @@ def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) ->
 def _label(item: Any) -> str | None:
     label = item.get("label") or item.get("name") if isinstance(item, dict) else item
     return label if isinstance(label, str) else None
-
-
-def training_of(values: object, place: str) -> DatasetSettings:
-    """Parse a dataset's key `training`; raises UserError with all its mistakes."""
-    if not isinstance(values, dict):
-        raise UserError(f"{place} must be names with values, not {short(values)}")
-    return parse(DatasetSettings, values, place)
 
 
 def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ()) -> Sweep:

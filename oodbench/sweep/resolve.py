@@ -159,13 +159,12 @@ def _rows(sweep: Sweep) -> list[Row]:
     return rows
 
 
-def completed_row(row: str | Row) -> Row:
+def completed_row(row: Row) -> Row:
     """A row with its label in tables, its weight average and its adaptation; raises UserError.
 
     The default label is the method, followed by the row's weight average and adaptation, if any.
     A label in the file overrides it.
     """
-    row = row if isinstance(row, Row) else Row(name=row)
     parts: list[str] = [row.name]
     changes: dict[str, Any] = {"average": "none", "adapt": "none"}
     if row.average not in ("none", {"name": "none"}):
@@ -274,7 +273,7 @@ def _drawn(sweep: Sweep, pair: Pair, draw: int, trial: int | None = None) -> Dra
         draw,
         family,
         metadata.hparams,
-        given={**source.training.hparams, **row.hparams},
+        given={**source.entry.training.hparams, **row.hparams},
         shared={f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else (),
         trial=trial,
     )

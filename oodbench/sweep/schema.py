@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from oodbench.sweep.file import DatasetSettings, Sweep
+from oodbench.sweep.file import Sweep
 
 TEXT = {"type": "string"}
 KIND_ITEM = {
@@ -31,20 +31,13 @@ def schema() -> dict[str, Any]:
     from oodbench.datasets import datasets
     from oodbench.networks.base import networks
 
-    _, made = models_json_schema([(Sweep, "validation"), (DatasetSettings, "validation")])
+    _, made = models_json_schema([(Sweep, "validation")])
     models = made["$defs"]
     root = models.pop("Sweep")
-    dataset = {
-        "type": "object",
-        "properties": {
-            "name": _proposed(datasets),
-            "training": {"$ref": "#/$defs/DatasetSettings"},
-            **{key: {"type": ["number", "string", "object"]} for key in NOISE},
-        },
-        "required": ["name"],
-    }
-    keys, row = root["properties"], {"$ref": "#/$defs/Row"}
-    keys["datasets"]["items"]["anyOf"] = [_proposed(datasets), dataset]
+    keys, row, dataset = root["properties"], {"$ref": "#/$defs/Row"}, {"$ref": "#/$defs/Entry"}
+    noise = {key: {"type": ["number", "string", "object"]} for key in NOISE}
+    models["Entry"]["properties"] |= {"name": _proposed(datasets), **noise}
+    keys["datasets"]["items"] = {"anyOf": [_proposed(datasets), dataset]}
     keys["algorithms"] = {
         "description": keys["algorithms"]["description"],
         "anyOf": [

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.hparams import identity
 from oodbench.notes import Finding
-from oodbench.sweep.file import Component, DatasetSettings, Names, Row, Sweep, TestSets, training_of
+from oodbench.sweep.file import (
+    Component,
+    DatasetSettings,
+    Entry,
+    Names,
+    Row,
+    Sweep,
+    TestSets,
+    component,
+)
 from oodbench.terminal import printable
 from oodbench.validation import several, short
 
@@ -56,9 +65,8 @@ class Source:
     dataset: Any
     label: str
     """The dataset as tables call it."""
-    training: DatasetSettings
-    ceiling: Mapping[str, Any]
-    """The options of its ceilings' data; a row's own (`Row.options`) take precedence."""
+    entry: Entry
+    """Its entry in the file."""
     network: Component
     """The network, with the hyperparameters that sweep and dataset fix."""
     network_class: Any
@@ -92,15 +100,15 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
     A dataset with wrong environments is returned with `tests` empty, so that its other problems are found.
     """
     by_label: dict[str, Source] = {}
-    for item in sweep.datasets:
+    for entry in sweep.datasets:
         with problems.noted():
-            dataset, label, training, ceiling, noise = _made(item, data_dir)
+            dataset, label, noise = _made(entry, data_dir)
             dataset.check()
             if label in by_label:
                 same = by_label[label].dataset.options == dataset.options
                 hint = "leave one out, or " * same + "give them a `label` each"
                 raise UserError(f"two datasets are called '{label}': {hint}")
-            source = replace(_source(sweep, dataset, label, training, ceiling), noise=noise)
+            source = replace(_source(sweep, dataset, label, entry), noise=noise)
             by_label[label] = source
             by_label[label] = _with_environments(sweep, source)
     return list(by_label.values())
@@ -109,10 +117,10 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
 def looked_up(sweep: Sweep, data_dir: Path | None = None) -> dict[str, "Dataset | MissingError"]:
     """Each dataset by label, or that it lacks data or a package, with the command that gets it."""
     found: dict[str, Dataset | MissingError] = {}
-    for item in sweep.datasets:
-        label = str(item if isinstance(item, str) else item.get("label", item.get("name")))
+    for entry in sweep.datasets:
+        label = entry.title
         try:
-            dataset, label, *_ = _made(item, data_dir)
+            dataset, label, _ = _made(entry, data_dir)
             dataset.check()
             found[label] = dataset
         except MissingError as error:
@@ -120,22 +128,11 @@ def looked_up(sweep: Sweep, data_dir: Path | None = None) -> dict[str, "Dataset 
     return found
 
 
-def _made(
-    item: str | dict[str, Any], data_dir: Path | None
-) -> tuple[Any, str, DatasetSettings, dict[str, Any], dict[str, Any] | None]:
+def _made(entry: Entry, data_dir: Path | None) -> tuple[Any, str, dict[str, Any] | None]:
     from oodbench.data.noise import KEYS, checked
     from oodbench.datasets import datasets, make
 
-    options: dict[str, Any] = {"name": item} if isinstance(item, str) else dict(item)
-    name, label = options.pop("name", None), options.pop("label", None)
-    training = options.pop("training", None)
-    ceiling: object = options.pop("ceiling", {})
-    if not isinstance(name, str):
-        raise UserError(f"the name of a dataset must be a text: {short(item)}")
-    if not isinstance(label, str | None):
-        raise UserError(f"the label of a dataset must be a text: {short(item)}")
-    if not isinstance(ceiling, dict):
-        raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
+    name, label, options = entry.name, entry.label, entry.options
     # such as ColoredMNIST's label_noise
     own = {f.name for f in fields(datasets.get(name, hint=PLUGIN_HINT).Options)}
     keys = {key: options.pop(key) for key in KEYS if key in options and key not in own}
@@ -147,52 +144,39 @@ def _made(
         label = dataset.label
         if noise:
             label += f", {noise['kind']}={noise['amount']}{', pairs' if noise['pairs'] else ''}"
-    settings = (
-        DatasetSettings() if training is None else training_of(training, f"the training on {label}")
-    )
-    return dataset, label, settings, ceiling, noise
+    return dataset, label, noise
 
 
-def _source(
-    sweep: Sweep, dataset: Any, label: str, training: DatasetSettings, ceiling: Mapping[str, Any]
-) -> Source:
+def _source(sweep: Sweep, dataset: Any, label: str, entry: Entry) -> Source:
     """The file's settings for this dataset take precedence over its settings for all."""
     from oodbench.networks.base import networks
 
     _ = dataset.higher_is_better  # or a UserError
-    network = _component(sweep.network)
-    if network.name != "default":
-        networks.get(network.name, hint=PLUGIN_HINT)  # also where the dataset has another
-    if training.network is not None:
-        network = _component(training.network)
+    if (everywhere := component(sweep.network).name) != "default":
+        networks.get(everywhere, hint=PLUGIN_HINT)  # also where the dataset has another
+    sweep = sweep.on(entry)
+    network = component(sweep.network)
     if network.name in ("default", dataset.network):
         fixed = {**dataset.network_hparams, **network.hparams}
         network = Component(name=dataset.network, hparams=fixed)
-    steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
-    every = training.evaluate_every or sweep.evaluate_every
+    steps = dataset.metadata.steps if sweep.steps == "default" else sweep.steps
+    every = sweep.evaluate_every
     if every != "default" and int(steps) > MAX_EVALUATIONS * every:
         raise UserError(
             f"{label}: {int(steps):,} steps with an evaluation every {every} are more than "
             f"{MAX_EVALUATIONS:,} evaluations of a run: raise `evaluate_every`"
         )
-    holdout = training.holdout
-    if holdout is None:
-        is_given = "holdout" in sweep.model_fields_set
-        holdout = sweep.holdout if is_given else float(dataset.holdout)
+    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else float(dataset.holdout)
     return Source(
-        *(dataset, label, training, ceiling, network),
+        *(dataset, label, entry, network),
         network_class=networks.get(network.name, hint=PLUGIN_HINT),
         steps=int(steps),
         evaluate_every=-(-int(steps) // 20) if every == "default" else every,
         holdout=0.0 if dataset.evaluation_environments else holdout,
-        trials=trials_of(sweep, training),
+        trials=indices(sweep.trials, "trials"),
         options={each: _options(dataset, each) for each in (False, True)},
         trainable=dataset.trainable(()),
     )
-
-
-def _component(named: str | Component) -> Component:
-    return Component(name=named) if isinstance(named, str) else named
 
 
 def _options(dataset: Any, pretrained: bool) -> dict[str, Any]:
@@ -204,7 +188,7 @@ def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) ->
     """The dataset that a row trains on: a ceiling with the dataset's `ceiling` options and its own."""
     from oodbench.datasets import make
 
-    options = {**source.ceiling, **row.options}
+    options = {**source.entry.ceiling, **row.options}
     if not row.ceiling or not options:
         return source
     usual = source.dataset
@@ -215,14 +199,13 @@ def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) ->
             f"{source.label}: it would be another dataset's ceiling"
         )
     dataset.check()
-    own = _source(sweep, dataset, source.label, source.training, source.ceiling)
+    own = _source(sweep, dataset, source.label, source.entry)
     return replace(own, tests=source.tests, validation=source.validation)
 
 
 def _with_environments(sweep: Sweep, source: Source) -> Source:
-    dataset, for_dataset = source.dataset, source.training.validation_environments
-    wanted = sweep.validation_environments if for_dataset is None else for_dataset
-    tests = _test_sets(source.training.test_environments or sweep.test_environments, dataset)
+    dataset, sweep = source.dataset, sweep.on(source.entry)
+    wanted, tests = sweep.validation_environments, _test_sets(sweep.test_environments, dataset)
     validation: int | tuple[str, ...] = ()
     if wanted == "default":
         validation = dataset.validation_environments
@@ -297,11 +280,6 @@ def indices(value: int | list[int], key: str) -> Sequence[int]:
     if not value or len(set(value)) < len(value):
         raise UserError(f"{key} must be a list of different numbers, not {short(value)}")
     return value
-
-
-def trials_of(sweep: Sweep, training: DatasetSettings) -> Sequence[int]:
-    """The trials in a dataset's settings, or by default the sweep's; raises as `indices`."""
-    return indices(sweep.trials if training.trials is None else training.trials, "trials")
 
 
 def measured(source: Source) -> Source:

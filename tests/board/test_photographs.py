@@ -56,11 +56,9 @@ def write_features(dataset: Any) -> None:
 
 def feature_sets(board: Path, data_dir: Path, *of: str) -> dict[str, Any]:
     """The datasets of features of these suites in a board, by label."""
-    known: Any = protocol_of(board).datasets
-    entries = [e for e in known if e["name"] == FEATURES and e["of"] in of]
-    keys = ("name", "label", "training")
-    options = {e["label"]: {k: v for k, v in e.items() if k not in keys} for e in entries}
-    return {label: make(FEATURES, given, data_dir) for label, given in options.items()}
+    known = [entry for entry in protocol_of(board).datasets if entry.name == FEATURES]
+    entries = [entry for entry in known if entry.options["of"] in of]
+    return {entry.title: make(FEATURES, entry.options, data_dir) for entry in entries}
 
 
 def small_board(folder: Path, **changes: Any) -> Path:

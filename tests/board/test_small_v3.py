@@ -106,7 +106,7 @@ def test_what_is_trained_here_stands_among_the_best_of_the_board(
     """Where all runs are the board's, three notes say all."""
     monkeypatch.setattr("oodbench.report.comparison.BEST", 2)
     entry = protocol_of(board).datasets[0]
-    assert isinstance(entry, dict) and entry["name"] == "LinearSEM"
+    assert entry.name == "LinearSEM"
     equal = trained(tmp_path, "equal", algorithms=["IRM"], datasets=[entry])
     frames = beside_board(str(board), [equal])
     shown = quickstart_sheet(frames)

@@ -73,8 +73,8 @@ def gap(errors: Errors, variant: str, arm: str, ratio: str) -> Estimate:
 def scales(variant: str, arm: str, ratio: str) -> tuple[float, float]:
     """The noise scales of the two training environments."""
     label = f"{variant}, {arm}, ratio {ratio}"
-    datasets: Any = read_sweep(find_sweep("shift-dial")).datasets
-    (first, second, *_) = next(d["scales"] for d in datasets if d["label"] == label)
+    entries = read_sweep(find_sweep("shift-dial")).datasets
+    (first, second, *_) = next(e.options["scales"] for e in entries if e.label == label)
     return float(first), float(second)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oodbench.sweep.file import find_sweep, read_sweep
+from oodbench.sweep.file import Row, find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from tests.docs.noise import (
     NOISES,
@@ -42,12 +42,7 @@ def test_the_tables_are_those_of_the_stored_values() -> None:
 
 def test_the_values_are_of_the_sweeps() -> None:
     masks, penalties = (read_sweep(find_sweep(f"noise-{n}")) for n in ("masks", "penalties"))
-    labels = [
-        str(d["label"])
-        for sweep in (masks, penalties)
-        for d in sweep.datasets
-        if isinstance(d, dict)
-    ]
+    labels = [entry.label for sweep in (masks, penalties) for entry in sweep.datasets]
     assert [*VALUES] == labels and masks.trials == penalties.trials == 10
     counts = {len(v) for of in VALUES.values() for row in of.values() for v in row.values()}
     assert counts == {10}
@@ -141,7 +136,9 @@ def test_on_the_model_it_depends_on_the_method() -> None:
 @pytest.mark.slow
 def test_the_command_measures_a_sweep(tmp_path: Path) -> None:
     sweep = read_sweep(find_sweep("noise-masks"), ["trials=2", "steps=2", "evaluate_every=1"])
-    small = sweep.model_copy(update={"datasets": sweep.datasets[1:2], "algorithms": ["ERM"]})
+    small = sweep.model_copy(
+        update={"datasets": sweep.datasets[1:2], "algorithms": [Row(name="ERM")]}
+    )
     launch(small, LaunchOptions(out=tmp_path / "out", launcher="debug"))
     (row,) = measured(tmp_path / "out")["25 % noise"].values()
     assert {len(values) for values in row.values()} == {2}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.sweep.file import Component, Row, read_sweep, validate
+from oodbench.sweep.file import Component, Entry, Row, read_sweep, validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.results.sweeps import TINY, tiny, tiny_file
 
@@ -52,7 +52,7 @@ def test_a_setting_reaches_into_lists_and_mappings(tmp_path: Path) -> None:
     ]
     sweep = read_sweep(tiny_file(tmp_path, network="MLP"), settings)
     assert sweep.algorithms[0] == Row(name="ERM", hparams={"lr": 3})
-    assert sweep.datasets == [{"name": "LinearSEM", "num_examples": 30}]
+    assert sweep.datasets == [Entry(name="LinearSEM", num_examples=30)]
     assert sweep.network == Component(name="MLP", hparams={"width": 4})
 
 

@@ -43,7 +43,7 @@ def test_a_dataset_says_the_options_of_its_ceilings() -> None:
     assert own["a", "ceiling"]["as_test"] and own["b", "ceiling"]["num_examples"] == 30
     plain = [r.options for r in runs if not r.ceiling]
     assert all(o["num_examples"] == 1000 and "as_test" not in o for o in plain)
-    with pytest.raises(UserError, match="the ceiling of a dataset must be names with values"):
+    with pytest.raises(UserError, match=r"datasets.0.ceiling must be names with values"):
         tiny(algorithms=rows, datasets=[{"name": "LinearSEM", "ceiling": "as_test"}])
 
 

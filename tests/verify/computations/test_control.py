@@ -5,7 +5,7 @@ import pytest
 
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
-from oodbench.sweep.file import find_sweep, read_sweep
+from oodbench.sweep.file import Entry, find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.verify.computations import control
 from oodbench.verify.computations.control import TUNED_ON, control_rewards, tuned
@@ -43,7 +43,7 @@ def test_errors_and_rewards_of_a_small_sweep(
     sweep = read_sweep(
         find_sweep("control-rewards"), ["trials=1", "steps=2", "evaluate_every=2", "hparam_draws=2"]
     )
-    of_two = [{**d, "episodes": 6} for d in sweep.datasets[:2] if isinstance(d, dict)]
+    of_two = [Entry(**{**dict(entry), "episodes": 6}) for entry in sweep.datasets[:2]]
     small = sweep.model_copy(update={"datasets": of_two, "algorithms": sweep.algorithms[:3]})
     out = tmp_path / "out"
     launch(small, LaunchOptions(out=out, data_dir=tmp_path, workers=1))
