@@ -1,24 +1,47 @@
-"""The second pass of a launch: of a sweep whose names are known, the runs and the impossible cells."""
+"""The plan of a sweep: everything that its file names, its runs, and the cells that are impossible."""
 
 import json
-import random
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.metrics import computed_names, recorded_names
 from oodbench.notes import Finding, sentences
 from oodbench.results.run_spec import OPTIONS, RunSpec
 from oodbench.results.tables import chosen_once
-from oodbench.seeds import derive
 from oodbench.selection import find_rule, require_evidence
-from oodbench.sweep.file import Sweep, validate
-from oodbench.sweep.resolve import Pair, resolve
-from oodbench.sweep.sources import Source
+from oodbench.sweep.file import Row, Sweep, validate
+from oodbench.sweep.launchers import check_resources
+from oodbench.sweep.resolve import (
+    Chosen,
+    check_packages,
+    chosen_draws,
+    chosen_in,
+    draws_of,
+    methods_of,
+)
+from oodbench.sweep.sources import (
+    Measured,
+    Problems,
+    Source,
+    ceiling_of,
+    indices,
+    measured,
+    sources_of,
+)
 from oodbench.terminal import Terminal, counted
+
+if TYPE_CHECKING:
+    from oodbench.algorithms import Algorithm
+
+MAX_RUNS = 200_000
+"""The most runs of one sweep."""
 
 
 @dataclass(frozen=True)
@@ -55,52 +78,163 @@ class Plan:
         return runs
 
 
+class Cell(NamedTuple):
+    """A row on a dataset with a set of test environments."""
+
+    dataset: Any
+    """The dataset, with the options of the row if that is a ceiling."""
+    algorithm: "type[Algorithm]"
+    runs: list[RunSpec]
+
+
 def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
     """The runs of a sweep and its impossible cells, by dataset, test environments, then row.
 
-    Raises UserError as `resolve`, for runs without an environment or example left to train on, for
-    duplicates, and for runs that the sweep's selection rule cannot judge.
+    All names are looked up, hyperparameters drawn, and data loaded. Raises one UserError for all
+    unknown names, impossible values of algorithms and networks, wrong environments and missing data; then
+    for runs without an environment or example left to train on, and for runs that the sweep's
+    selection rule cannot judge. If the runs are to be trained, it raises MissingError for an optional
+    package that a method needs.
     """
-    datasets, chosen, of_weights = resolve(sweep, data_dir, to_train=to_train)
-    trained_on: list[tuple[str, ...]] = []
-    known: set[tuple[str, str, str]] = set()
-    findings = {source.label: source.findings for source, _ in datasets}
-    notes = [f"{source.label}: {note}" for source, _ in datasets for note in source.dataset.notes]
-    notes += [
-        f"{label}: {sentence}"
-        for label, found in findings.items()
-        for sentence in sentences(f for f in found if f.changes_meaning)
-    ]
-    notes = [*dict.fromkeys([*notes, *of_weights])]
-    plan = Plan(sweep, [], [], chosen[0] if chosen else None, tuple(notes), findings)
-    for source, pairs in datasets:
-        cells = [(pair, _specs(sweep, pair, tests)) for tests in source.tests for pair in pairs]
-        for pair, specs in cells:
-            first = specs[0]
-            if reason := _reason_against(pair, specs, source, sweep.attributes):
-                tests = first.test_environments
-                plan.impossible.append(Impossible(source.label, first.label, tests, reason))
-                continue
-            for spec in specs:
-                trained_on.append(_training_environments(source, spec))
-                if empty := [name for name in trained_on[-1] if not source.sizes[name]]:
-                    raise UserError(
-                        f"{source.label}: environment '{empty[0]}' has no example to train on: "
-                        "hold it out, too, or leave it out of the data"
-                    )
-                place = spec.id, spec.dataset_name, spec.label
-                if place in known:
-                    raise UserError(
-                        f"sweep '{sweep.name}' holds {spec.label} on {spec.dataset_name} twice; "
-                        "give algorithms with different hparams different labels"
-                    )
-                known.add(place)
-                plan.rows.append(spec)
-    if sweep.selection is not None and plan.rows:
-        require_evidence(sweep.selection, plan.rows, trained_on)
-        for source, _ in datasets:
+    problems = Problems(sweep.name)
+    with problems.noted():
+        check_resources(sweep.name, sweep.resources)
+    methods = methods_of(sweep.algorithms, problems)
+    sources = sources_of(sweep, data_dir, problems)
+    chosen: Chosen | None = None
+    cells: list[Cell] = []
+    with _warnings_of_files() as notes_on_weights, problems.noted():
+        _check_size(sweep, sources, len(methods))
+        if sweep.hparams_from is not None:
+            trials = sorted({trial for source in sources for trial in source.trials})
+            chosen = chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
+        for source in sources:
+            of_rows: list[list[Cell]] = []
+            for row, algorithm in methods:
+                with problems.noted():
+                    of = ceiling_of(sweep, row, source, data_dir)
+                    of_rows.append(_cells(sweep, of, row, algorithm, chosen))
+            cells += chain.from_iterable(zip(*of_rows, strict=True))
+    problems.tell()
+    if to_train:
+        check_packages({row.name: algorithm for row, algorithm in methods})
+    known = {source.label: measured(source) for source in sources}
+    rows, impossible = _possible(cells, known, sweep.attributes)
+    if sweep.selection is not None and rows:
+        datasets = {source.label: source.dataset for source in sources}
+        trained_on = [datasets[s.dataset_name].trainable(s.held_out) for s in rows]
+        require_evidence(sweep.selection, rows, trained_on)
+        for source in sources:
             _check_metric(sweep.selection, source)
-    return plan
+    notes = dict.fromkeys([*_notes(sources, known), *notes_on_weights])
+    findings = {label: of.findings for label, of in known.items()}
+    return Plan(sweep, rows, impossible, chosen[0] if chosen else None, tuple(notes), findings)
+
+
+@contextmanager
+def _warnings_of_files() -> Iterator[list[str]]:
+    """Collect what is said of files of weights; other packages' warnings are passed on at the end."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        yield notes
+    for warning in warned:
+        if warning.category is UserWarning:
+            notes.append(str(warning.message))
+        else:  # shown or not as the process would
+            place = warning.category, warning.filename, warning.lineno
+            warnings.warn_explicit(warning.message, *place)
+
+
+def _check_size(sweep: Sweep, sources: Sequence[Source], rows: int) -> None:
+    draws = 1 if sweep.hparams_from else len(indices(sweep.hparam_draws, "hparam_draws"))
+    runs = rows * draws * sum(len(source.tests) * len(source.trials) for source in sources)
+    if runs > MAX_RUNS:
+        cells = rows * sum(len(source.tests) for source in sources)
+        counts = " or ".join(map(str, sorted({len(source.trials) for source in sources})))
+        raise UserError(
+            f"sweep '{sweep.name}' has {runs:,} runs ({cells} cells, {draws} draws, {counts} trials); "
+            f"one sweep has at most {MAX_RUNS:,}"
+        )
+
+
+def _cells(
+    sweep: Sweep, source: Source, row: Row, algorithm: "type[Algorithm]", chosen: Chosen | None
+) -> list[Cell]:
+    """The cells of a row on a dataset, by test environments."""
+    from oodbench.networks.base import networks
+
+    network = networks.get(source.network.name)
+    draws = {} if chosen else draws_of(sweep, source, row, algorithm)
+    options = {key: getattr(sweep, key) for key in OPTIONS}
+    return [
+        Cell(
+            source.dataset,
+            algorithm,
+            [
+                RunSpec(
+                    dataset=source.dataset.name,
+                    options=source.options[network.is_pretrained(network_hparams)],
+                    algorithm=row.name,
+                    hparams=hparams,
+                    label=str(row.label),
+                    network=source.network.name,
+                    network_hparams=network_hparams,
+                    test_environments=tests,
+                    validation_environments=source.validation_environments(tests, trial),
+                    draw=draw,
+                    trial=trial,
+                    steps=source.steps,
+                    evaluate_every=source.evaluate_every,
+                    holdout=source.holdout,
+                    average=row.average if isinstance(row.average, dict) else None,
+                    adapt=adapt,
+                    noise=None if row.ceiling else source.noise,
+                    test_order="random" if algorithm.transductive else "stored",
+                    dataset_label=source.label,
+                    ceiling=row.ceiling,
+                    transductive=algorithm.transductive or adapt is not None,
+                    reference=algorithm.changes == "reference",
+                    **options,
+                )
+                for (draw, trial), (hparams, network_hparams, adapt) in of_tests.items()
+            ],
+        )
+        for tests in source.tests
+        for of_tests in [chosen_draws(row, source, tests, chosen) if chosen else draws]
+    ]
+
+
+def _possible(
+    cells: Iterable[Cell], known: Mapping[str, Measured], attributes: str
+) -> tuple[list[RunSpec], list[Impossible]]:
+    """The runs of the cells that are possible, and the others; raises UserError without an example."""
+    rows: list[RunSpec] = []
+    impossible: list[Impossible] = []
+    for cell in cells:
+        first = cell.runs[0]
+        measured = known[first.dataset_name]
+        if reason := _reason_against(cell, measured, attributes):
+            tests = first.test_environments
+            impossible.append(Impossible(first.dataset_name, first.label, tests, reason))
+            continue
+        for held_out in {spec.held_out: spec for spec in cell.runs}.values():
+            names = _training_environments(cell.dataset, held_out)
+            if empty := [name for name in names if not measured.sizes[name]]:
+                raise UserError(
+                    f"{first.dataset_name}: environment '{empty[0]}' has no example to train on: "
+                    "hold it out, too, or leave it out of the data"
+                )
+        rows += cell.runs
+    return rows, impossible
+
+
+def _notes(sources: Iterable[Source], known: Mapping[str, Measured]) -> Iterator[str]:
+    for source in sources:
+        yield from (f"{source.label}: {note}" for note in source.dataset.notes)
+    for label, of in known.items():
+        told = sentences(finding for finding in of.findings if finding.changes_meaning)
+        yield from (f"{label}: {sentence}" for sentence in told)
 
 
 def _check_metric(selection: str, source: Source) -> None:
@@ -194,77 +328,34 @@ def single(
     return run
 
 
-def _specs(sweep: Sweep, pair: Pair, tests: tuple[str, ...]) -> list[RunSpec]:
-    row, algorithm, source = pair.row, pair.algorithm, pair.source
-    dataset, network = source.dataset, source.network_class
-    return [
-        RunSpec(
-            dataset=dataset.name,
-            options=source.options[network.is_pretrained(network_hparams)],
-            algorithm=row.name,
-            hparams=hparams,
-            label=str(row.label),
-            network=source.network.name,
-            network_hparams=network_hparams,
-            test_environments=tests,
-            validation_environments=_validation(source, tests, trial),
-            draw=draw,
-            trial=trial,
-            steps=source.steps,
-            evaluate_every=source.evaluate_every,
-            holdout=source.holdout,
-            average=row.average if isinstance(row.average, dict) else None,
-            adapt=adapt,
-            noise=None if row.ceiling else source.noise,
-            test_order="random" if algorithm.transductive else "stored",
-            dataset_label=source.label,
-            ceiling=row.ceiling,
-            transductive=algorithm.transductive or adapt is not None,
-            reference=algorithm.changes == "reference",
-            **{key: getattr(sweep, key) for key in OPTIONS},
-        )
-        for (draw, trial), (hparams, network_hparams, adapt) in pair.draws[tests].items()
-    ]
-
-
-def _validation(source: Source, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
-    if not isinstance(source.validation, int):
-        return tuple(name for name in source.validation if name not in tests)
-    free = [name for name in source.trainable if name not in tests]
-    stream = random.Random(derive("validation", source.dataset.name, tests, trial))
-    return tuple(sorted(stream.sample(free, source.validation), key=free.index))
-
-
-def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
-    held_out = spec.held_out
-    names = tuple(name for name in source.trainable if name not in held_out)
+def _training_environments(dataset: Any, spec: RunSpec) -> tuple[str, ...]:
+    names: tuple[str, ...] = dataset.trainable(spec.held_out)
     if not names:
         tests = ", ".join((*spec.test_environments, *spec.validation_environments))
         raise UserError(
-            f"{source.label}: with {tests} held out, no environment is left to train on"
+            f"{spec.dataset_name}: with {tests} held out, no environment is left to train on"
         )
     return names
 
 
-def _reason_against(
-    pair: Pair, specs: Sequence[RunSpec], source: Source, attributes: str
-) -> str | None:
+def _reason_against(cell: Cell, measured: Measured, attributes: str) -> str | None:
     from oodbench.algorithms import Problem, why_skipped
+    from oodbench.networks.base import networks
     from oodbench.train import adapted, averages
 
-    first, dataset, method = specs[0], pair.source.dataset, pair.algorithm
-    of_draws = {id(spec.hparams): spec for spec in specs}.values()  # trials may share them
-    network, names = pair.source.network_class, _training_environments(pair.source, first)
+    first, dataset, method = cell.runs[0], cell.dataset, cell.algorithm
+    of_draws = {id(spec.hparams): spec for spec in cell.runs}.values()  # trials may share them
+    network, names = networks.get(first.network), _training_environments(dataset, first)
     problem = Problem(
         dataset.input_shape,
         dataset.task,
         names,
         first.steps,
-        counts=tuple(source.counts[n] for n in names if n in source.counts),
+        counts=tuple(measured.counts[n] for n in names if n in measured.counts),
         attributes=len(dataset.attributes),
         pretrained=all(network.is_pretrained(spec.network_hparams) for spec in of_draws),
         zero_shot=all(network.is_zero_shot(spec.network_hparams) for spec in of_draws),
-        discrete=source.discrete,
+        discrete=measured.discrete,
     )
     unseen = replace(problem, attributes=0, counts=()) if attributes != "training" else problem
     for spec in of_draws:

@@ -1,14 +1,12 @@
-"""The first pass of a launch: looks up every name of a sweep once and reports all problems.
-
-`oodbench.sweep.plan` makes the runs from what is found.
-"""
+"""The rows of a sweep: their methods, and the hyperparameters of their runs."""
 
 import importlib.util
 import json
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +24,12 @@ from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import find_rule, sees_test, usual
 from oodbench.selection.judge import judge
 from oodbench.sweep.file import KIND, Row, Sweep
-from oodbench.sweep.launchers import check_resources
-from oodbench.sweep.sources import Problems, Source, ceiling_of, indices, measured, sources_of
+from oodbench.sweep.sources import Problems, Source, indices, sources_of
 from oodbench.validation import short
 
 if TYPE_CHECKING:
     from oodbench.algorithms import Algorithm
 
-MAX_RUNS = 200_000
-"""The most runs of one sweep."""
 Draw = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
 """The hyperparameters of a method, those of its network, and its adaptation, if it has one."""
 Draws = Mapping[tuple[int, int], Draw]
@@ -46,62 +41,6 @@ CHOSEN_FOR = ["dataset_label", "label", "test_environments"]
 """The columns of a run that name the place of a choice."""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A row on a dataset, with the hyperparameters of its runs."""
-
-    row: Row
-    algorithm: "type[Algorithm]"
-    source: Source
-    """The dataset with the options of the row, which a ceiling has."""
-    draws: Mapping[tuple[str, ...], Draws] = field(default_factory=dict)
-    """By set of test environments."""
-
-
-def resolve(
-    sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True
-) -> tuple[list[tuple[Source, list[Pair]]], Chosen | None, list[str]]:
-    """Look up all names of a sweep, load its data and draw its hyperparameters.
-
-    Returns each dataset with the methods on it in the order of the file, the choice of an earlier sweep if
-    the file names one, and what is unusual in files of weights, such as prefixes of names.
-
-    Raises one UserError for all unknown names, impossible values of algorithms and networks, wrong
-    environments and missing data; and, if the runs are to be trained, MissingError for an optional
-    package that a method needs.
-    """
-    problems = Problems(sweep.name)
-    with problems.noted():
-        check_resources(sweep.name, sweep.resources)
-    methods = _methods(sweep, problems)
-    sources = sources_of(sweep, data_dir, problems)
-    chosen: Chosen | None = None
-    pairs: list[list[Pair]] = []
-    with warnings.catch_warnings(record=True) as warned, problems.noted():
-        warnings.simplefilter("always")
-        _check_size(sweep, sources, len(methods))
-        if sweep.hparams_from is not None:
-            trials = sorted({trial for source in sources for trial in source.trials})
-            chosen = chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
-        for source in sources:
-            pairs.append([])
-            for method in methods:
-                with problems.noted():
-                    of = ceiling_of(sweep, method[0], source, data_dir)
-                    pairs[-1].append(_with_draws(sweep, Pair(*method, of), chosen))
-    problems.tell()
-    if to_train:
-        check_packages({row.name: algorithm for row, algorithm in methods})
-    notes = []
-    for warning in warned:
-        if warning.category is UserWarning:
-            notes.append(str(warning.message))
-        else:  # another package's, shown or not as the process would
-            place = warning.category, warning.filename, warning.lineno
-            warnings.warn_explicit(warning.message, *place)
-    return list(zip(map(measured, sources), pairs, strict=True)), chosen, notes
-
-
 def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
     """Raise MissingError for data or an optional package that the sweep's runs would lack.
 
@@ -109,7 +48,7 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
     """
     problems = Problems(sweep.name)
     sources_of(sweep, data_dir, problems)
-    methods = _methods(sweep, problems)
+    methods = methods_of(sweep.algorithms, problems)
     problems.tell()
     check_packages({row.name: algorithm for row, algorithm in methods})
 
@@ -122,13 +61,14 @@ def check_packages(methods: Mapping[str, "type[Algorithm]"]) -> None:
                 raise MissingError(f"{name} needs {package}: `{command}`", command)
 
 
-def _methods(sweep: Sweep, problems: Problems) -> "list[tuple[Row, type[Algorithm]]]":
+def methods_of(listed: Sequence[Row], problems: Problems) -> "list[tuple[Row, type[Algorithm]]]":
+    """The rows of a sweep with their methods; the problems of all are collected."""
     from oodbench.adaptations import adaptations
     from oodbench.algorithms import algorithms
 
     rows: list[Row] = []
     with problems.noted():
-        rows += _rows(sweep)
+        rows += _rows([completed_row(row) for row in listed])
         _check_rows(rows)
     methods = []
     for row in rows:
@@ -139,10 +79,10 @@ def _methods(sweep: Sweep, problems: Problems) -> "list[tuple[Row, type[Algorith
     return methods
 
 
-def _rows(sweep: Sweep) -> list[Row]:
+def _rows(listed: Sequence[Row]) -> list[Row]:
+    """The rows, with those that `all` and kinds of methods stand for."""
     from oodbench.algorithms import algorithms
 
-    listed = [completed_row(row) for row in sweep.algorithms]
     labels = {row.label for row in listed}
     rows = []
     for row in listed:
@@ -196,38 +136,15 @@ def _check_rows(rows: Sequence[Row]) -> None:
             )
 
 
-def _check_size(sweep: Sweep, sources: Sequence[Source], rows: int) -> None:
-    draws = 1 if sweep.hparams_from else len(indices(sweep.hparam_draws, "hparam_draws"))
-    runs = rows * draws * sum(len(source.tests) * len(source.trials) for source in sources)
-    if runs > MAX_RUNS:
-        cells = rows * sum(len(source.tests) for source in sources)
-        counts = " or ".join(map(str, sorted({len(source.trials) for source in sources})))
-        raise UserError(
-            f"sweep '{sweep.name}' has {runs:,} runs ({cells} cells, {draws} draws, {counts} trials); "
-            f"one sweep has at most {MAX_RUNS:,}"
-        )
+def draws_of(sweep: Sweep, source: Source, row: Row, algorithm: "type[Algorithm]") -> Draws:
+    """The hyperparameters of a row on a dataset; raises UserError for impossible ones."""
+    drawn = cache(partial(_drawn, source, row, algorithm, sweep.shared_quantiles))
+    every = product(indices(sweep.hparam_draws, "hparam_draws"), source.trials)
+    return {(d, t): drawn(d, t if sweep.draws == "per trial" else None) for d, t in every}
 
 
-def _with_draws(sweep: Sweep, pair: Pair, chosen: Chosen | None) -> Pair:
-    tests = pair.source.tests
-    if chosen is None:
-        return replace(pair, draws=dict.fromkeys(tests, _draws(sweep, pair)))
-    return replace(pair, draws={t: _chosen_draws(pair.row, pair.source, t, chosen) for t in tests})
-
-
-def _draws(sweep: Sweep, pair: Pair) -> Draws:
-    drawn: dict[tuple[int, int], Draw] = {}
-    for draw in indices(sweep.hparam_draws, "hparam_draws"):
-        if sweep.draws == "shared":
-            drawn |= dict.fromkeys(
-                [(draw, t) for t in pair.source.trials], _drawn(sweep, pair, draw)
-            )
-        else:
-            drawn |= {(draw, t): _drawn(sweep, pair, draw, t) for t in pair.source.trials}
-    return drawn
-
-
-def _chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chosen) -> Draws:
+def chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chosen) -> Draws:
+    """The hyperparameters that an earlier sweep has chosen for a cell; raises UserError without any."""
     about, specs = chosen
     spec = specs.get((source.label, str(row.label), tests))
     if spec is None:
@@ -251,22 +168,29 @@ def _name(part: Mapping[str, Any] | str | None) -> str:
     return str(part["name"]) if isinstance(part, Mapping) else "none"
 
 
-def _drawn(sweep: Sweep, pair: Pair, draw: int, trial: int | None = None) -> Draw:
+def _drawn(
+    source: Source,
+    row: Row,
+    algorithm: "type[Algorithm]",
+    shared_quantiles: bool,
+    draw: int,
+    trial: int | None,
+) -> Draw:
     from oodbench.algorithms import Algorithm
+    from oodbench.networks.base import networks
 
-    row, source, metadata = pair.row, pair.source, pair.source.dataset.metadata
-    network, name = source.network_class, source.network.name
-    stream = f"{'network' if sweep.shared_quantiles else row.name}/{name}"
+    metadata, name = source.dataset.metadata, source.network.name
+    network, space = networks.get(name), algorithm.Hparams
+    stream = f"{'network' if shared_quantiles else row.name}/{name}"
     given = {**source.network.hparams, **row.network}
 
     def of_network(family: str) -> dict[str, Any]:
-        space = network.Hparams
-        drawn = draw_hparams(space, stream, draw, family, given=given, trial=trial, name=name)
-        return identity(space, drawn)
+        own = network.Hparams
+        drawn = draw_hparams(own, stream, draw, family, given=given, trial=trial, name=name)
+        return identity(own, drawn)
 
-    of_usual = of_network(metadata.family)
-    family = rates_family(metadata.family, network.is_pretrained(of_usual))
-    space = pair.algorithm.Hparams
+    own = of_network(metadata.family)
+    family = rates_family(metadata.family, network.is_pretrained(own))
     hparams = draw_hparams(
         space,
         row.name,
@@ -274,13 +198,13 @@ def _drawn(sweep: Sweep, pair: Pair, draw: int, trial: int | None = None) -> Dra
         family,
         metadata.hparams,
         given={**source.entry.training.hparams, **row.hparams},
-        shared={f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else (),
+        shared={f.name for f in fields(Algorithm.Hparams)} if shared_quantiles else (),
         trial=trial,
     )
-    own = of_usual if family == metadata.family else of_network(family)
-    adapt = (
-        None if isinstance(row.adapt, str) else _drawn_adaptation(row.adapt, draw, family, trial)
-    )
+    if family != metadata.family:
+        own = of_network(family)
+    adapt = row.adapt if isinstance(row.adapt, dict) else None
+    adapt = None if adapt is None else _drawn_adaptation(adapt, draw, family, trial)
     return identity(space, hparams), network.resolved(own, source.dataset), adapt
 
 

@@ -1,16 +1,18 @@
 """The datasets of a sweep: made, with the environments that runs hold out and the settings of training."""
 
 import itertools
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.hparams import identity
 from oodbench.notes import Finding
+from oodbench.seeds import derive
 from oodbench.sweep.file import (
     Component,
     DatasetSettings,
@@ -60,38 +62,47 @@ class Problems:
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset of a sweep, with the file's training settings for it."""
+    """A dataset of a sweep, with the file's settings of its runs."""
 
     dataset: Any
     label: str
     """The dataset as tables call it."""
     entry: Entry
-    """Its entry in the file."""
     network: Component
     """The network, with the hyperparameters that sweep and dataset fix."""
-    network_class: Any
     steps: int
     evaluate_every: int
     holdout: float
     trials: Sequence[int]
     options: Mapping[bool, dict[str, Any]]
     """The options of a run's spec, by whether its network is pretrained."""
-    trainable: tuple[str, ...]
-    """The environments that are trained on unless they are held out, in the dataset's order."""
     noise: dict[str, Any] | None = None
     """The noise in the labels or targets of its training, see `oodbench.data.noise`."""
     tests: Sequence[tuple[str, ...]] = ()
     """The sets of test environments on which the methods are tried."""
     validation: int | tuple[str, ...] = ()
     """The environments that are held out for selection, or how many, drawn by trial."""
-    discrete: bool = False
+
+    def validation_environments(self, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
+        """The environments that the runs of a test set and a trial hold out for selection."""
+        if not isinstance(self.validation, int):
+            return tuple(name for name in self.validation if name not in tests)
+        free = self.dataset.trainable(tests)
+        stream = random.Random(derive("validation", self.dataset.name, tests, trial))
+        return tuple(sorted(stream.sample(free, self.validation), key=free.index))
+
+
+class Measured(NamedTuple):
+    """What the examples of a dataset's first trial say."""
+
+    discrete: bool
     """Whether the inputs have few values, see `oodbench.data.preparation.is_discrete`."""
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    """The number of examples to train on in each environment in the first trial."""
-    counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, int]
+    """The number of examples to train on in each environment."""
+    counts: Mapping[str, tuple[int, ...]]
     """The numbers of them in each group, where the task has classes, see `Problem.counts`."""
-    findings: Sequence[Finding] = ()
-    """What an audit finds in the data of the first trial."""
+    findings: Sequence[Finding]
+    """What an audit finds in the data."""
 
 
 def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[Source]:
@@ -159,6 +170,7 @@ def _source(sweep: Sweep, dataset: Any, label: str, entry: Entry) -> Source:
     if network.name in ("default", dataset.network):
         fixed = {**dataset.network_hparams, **network.hparams}
         network = Component(name=dataset.network, hparams=fixed)
+    networks.get(network.name, hint=PLUGIN_HINT)
     steps = dataset.metadata.steps if sweep.steps == "default" else sweep.steps
     every = sweep.evaluate_every
     if every != "default" and int(steps) > MAX_EVALUATIONS * every:
@@ -169,13 +181,11 @@ def _source(sweep: Sweep, dataset: Any, label: str, entry: Entry) -> Source:
     holdout = sweep.holdout if "holdout" in sweep.model_fields_set else float(dataset.holdout)
     return Source(
         *(dataset, label, entry, network),
-        network_class=networks.get(network.name, hint=PLUGIN_HINT),
         steps=int(steps),
         evaluate_every=-(-int(steps) // 20) if every == "default" else every,
         holdout=0.0 if dataset.evaluation_environments else holdout,
         trials=indices(sweep.trials, "trials"),
         options={each: _options(dataset, each) for each in (False, True)},
-        trainable=dataset.trainable(()),
     )
 
 
@@ -265,7 +275,7 @@ def _check_environments(
             raise UserError(
                 f"test_environments must be lists of different names, not {short(list(names))}"
             )
-        free = [name for name in source.trainable if name not in names]
+        free = source.dataset.trainable(names)
         if isinstance(validation, int) and validation >= len(free):
             raise UserError(
                 f"{source.label} has {len(free)} environments besides the test ones: "
@@ -282,8 +292,8 @@ def indices(value: int | list[int], key: str) -> Sequence[int]:
     return value
 
 
-def measured(source: Source) -> Source:
-    """The dataset with `discrete`, `sizes`, `counts` and `findings`, which its examples say."""
+def measured(source: Source) -> Measured:
+    """Load the examples of a dataset's first trial, and audit them."""
     from oodbench.data.audit import audit
     from oodbench.data.preparation import is_discrete, load_checked
     from oodbench.train.loading import groups_of, split
@@ -301,9 +311,8 @@ def measured(source: Source) -> Source:
     groups = groups_of(dataset, environments, labelled)
     outs = {n: {t: s["out"] for t, s in each.items() if "out" in s} for n, each in splits.items()}
     never = () if isinstance(source.validation, int) else source.validation
-    roles = [(t, tuple(n for n in source.trainable if n not in (*t, *never))) for t in source.tests]
-    return replace(
-        source,
+    roles = [(tests, dataset.trainable({*tests, *never})) for tests in source.tests]
+    return Measured(
         discrete=is_discrete(dataset, environments),
         sizes={name: len(halves["in"]) for name, halves in first.items()},
         counts={name: tuple(of["in"].counts) for name, of in groups.items() if "in" in of},

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,20 @@ from oodbench.registry import folder
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import find_sweep, name_of, named_sweeps, read_sweep
 from oodbench.sweep.plan import make_plan
-from oodbench.sweep.sources import Source, measured
+from oodbench.sweep.sources import Measured, Source, measured
 from tests.helpers.paths import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "protocols.json"
 PROTOCOL = "irm-colored-mnist-2019"
-SIZES: dict[str, Source] = {}
+SIZES: dict[str, Measured] = {}
 """What was measured of a dataset's first trial, by its options."""
 
 
-def measured_once(source: Source) -> Source:
+def measured_once(source: Source) -> Measured:
     """As `measured`, where sweeps on the same data load them once."""
     dataset = source.dataset
     key = f"{dataset.name} {dataset.options} {source.holdout} {source.trials[0]}"
-    known = SIZES.get(key) or SIZES.setdefault(key, measured(source))
-    return replace(source, discrete=known.discrete, sizes=known.sizes)
+    return SIZES.get(key) or SIZES.setdefault(key, measured(source))
 
 
 def protocols() -> list[str]:
@@ -60,7 +59,7 @@ def resolved(name: str, data_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_no_protocol_has_changed(mnist_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oodbench.sweep.resolve.measured", measured_once)
+    monkeypatch.setattr("oodbench.sweep.plan.measured", measured_once)
     golden = json.loads(GOLDEN.read_text())
     assert sorted(golden) == sorted(protocols()), (
         "a new protocol goes into the golden file, none leaves it"
