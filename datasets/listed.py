@@ -235,6 +235,10 @@ class Listed(Dataset):
             raise UserError(f"{self.path}: '{column}' is both `environment` and `target`")
         if self.options.kind == "real":
             numbers, reading = self.reader.required_numbers(column, gaps=False)
+            if np.ptp(numbers) == 0:
+                raise UserError(
+                    f"{self.path}: the target '{column}' is {numbers[0]:g} in every row"
+                )
             self._roles[column] = replace(reading, kind="target")
             return Task("regression"), torch.from_numpy(numbers.copy()).unsqueeze(1), ()
         words = self._words("target", column)

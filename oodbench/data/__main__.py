@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oodbench.errors import MOST_THREADS, UserError
+from oodbench.errors import MOST_THREADS, UserError, counted
 from oodbench.notes import SHOWN, sentences
 from oodbench.terminal import Plugins, commands, terminal
 from oodbench.yaml_values import assignments
@@ -127,7 +127,7 @@ def check(
     for problem in problems[:SHOWN]:
         console.say(problem)
     if problems:
-        raise UserError(f"{len(problems)} examples of {dataset.label} cannot be read")
+        raise UserError(f"{counted(len(problems), 'example')} of {dataset.label} cannot be read")
     console.say(f"{dataset.label}: all {sum(c.size for c in environments):,} examples can be read")
 
 

@@ -1,13 +1,12 @@
 """A table in a file: its encoding, its separator, and its cells as texts."""
 
 import bz2
-import codecs
 import csv
 import gzip
 import io
+import json
 import lzma
 import re
-import string
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,13 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from oodbench.data.tables.typed import LINES, Read, is_arrow, read_arrow, read_json, read_table
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError, counted, unknown
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": " "}
 SAMPLE, LONG = 200, 10**6
 """The numbers of first lines and characters by which the separator and the header are found."""
-BLANKS = f"{string.whitespace}\xa0\u200b\ufeff"
-"""Characters that are stripped from names: blanks, and invisible ones."""
+BLANKS = "".join(filter(str.isspace, map(chr, range(2**16)))) + "\u200b\u200e\u200f\u2060\ufeff"
+"""Characters that are stripped from names and cells: blanks, and invisible ones."""
 NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 JSON = re.compile(r'\s*\[?\s*\{\s*["}]')
@@ -52,10 +51,10 @@ class Cells:
     """The cells of a table, without the blanks around them.
 
     Values of JSON, Parquet and Arrow are texts as Python prints them, and a class label is its name. Any
-    other file is CSV with a header: UTF-8, UTF-16 with a byte order mark, or else Windows' Western European
-    (cp1252). The separator is the one that splits the first lines into most cells; lines above the header,
-    which have another number of cells or begin with #, are left out. `encoding` and `separator` override
-    what is detected.
+    other file is CSV with a header: UTF-8, UTF-16, UTF-32, or else Windows' Western European (cp1252). The
+    separator is the one that splits the first lines into most cells; lines above the header, which have
+    another number of cells or begin with #, are left out. `encoding` and `separator` override what is
+    detected.
     """
 
     def __init__(
@@ -133,6 +132,8 @@ class Cells:
                 if any(sign in self.columns[0] for sign in ",;\t"):
                     hint = " (each line is in quotes, as if it were one cell: take them away)"
             first = (c.slice(0, 5).to_pylist() for c in self._columns.values())
+            if self.is_text and any(map(NUMBER.fullmatch, self.columns)):
+                hint = " (the first line names the columns: write one above)"
             if rows := [cells.index(name) for cells in first if name in cells]:
                 hint = f" (it stands in {self._read.place(rows[0])}: leave out what is above)"
             raise unknown("column", name, self.columns, self.place(-1), hint)
@@ -155,7 +156,7 @@ class Cells:
 
 
 def _trimmed(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    column = pc.utf8_trim_whitespace(column)
+    column = pc.utf8_trim(column, BLANKS)
     if pc.any(pc.starts_with(column, '="')).as_py():  # Excel's way to keep zeros, such as ="007"
         column = pc.replace_substring_regex(column, '^="(.*)"$', r"\1")
     return column
@@ -188,9 +189,9 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
     if path.name.lower().endswith(tuple(f".{ending}" for ending in UNREAD)):
         raise UserError(f"{path} is of a form that is not read: {FORMS}")
     data = _unpacked(path, path.read_bytes())
-    marked = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
+    likely = json.detect_encoding(data)  # UTF-16 and UTF-32 by their marks or zero bytes
     try:
-        for tried in [encoding] if encoding else [marked or "utf-8", "cp1252", "latin-1"]:
+        for tried in [encoding] if encoding else [likely, "cp1252", "latin-1"]:
             try:
                 text = data.decode(tried)
                 break
@@ -207,7 +208,8 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
         raise UserError(f"{path} is a web page, perhaps a login: download the file again")
     if "\0" in text:
         hint = f"if it is one, the option `encoding` helps, else {FORMS}"
-        raise UserError(f"{path} is not a text file: it holds a zero byte; {hint}")
+        line = 1 + text.count("\n", 0, text.index("\0"))
+        raise UserError(f"{path} is not a text file: line {line} holds a zero byte; {hint}")
     if tried == "cp1252" and not encoding:
         tried += f" (line {1 + data.count(10, 0, failed.start)} is not UTF-8)"
     return text.removeprefix("\ufeff"), tried
@@ -261,7 +263,8 @@ def _found(sample: str, separators: Sequence[str]) -> tuple[str, int]:
 
 
 def _lack_one_name(rows: Sequence[Sequence[str]]) -> bool:
-    return len(rows) > 2 and {len(row) for row in rows[1:]} == {len(rows[0]) + 1}
+    is_named = len(rows) > 2 and len(rows[0]) > 1
+    return is_named and {len(row) for row in rows[1:]} == {len(rows[0]) + 1}
 
 
 def _with_single_blanks(text: str) -> str:
@@ -329,8 +332,9 @@ def _check(text: str, separator: str, path: Path) -> None:
     for line, cells in _rows(text, separator, path):
         width = width or len(cells)
         if len(cells) != width:
+            few = "leave the line out if it is a remark"
+            many = "name each column, and leave out what stands above the header"
             raise UserError(
-                f"{path}, line {line}: {len(cells)} cells, but the header names {width} columns"
-                + "; name each column, and leave out what stands above the header"
-                * (len(cells) > width)
+                f"{path}, line {line}: {counted(len(cells), 'cell')}, but the header names "
+                f"{counted(width, 'column')}; {few if len(cells) < width else many}"
             )

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oodbench.columns import Reading
-from oodbench.data.tables.cells import Cells
+from oodbench.data.tables.cells import BLANKS, Cells
 from oodbench.errors import UserError
 
 MARKS = (
@@ -45,6 +45,8 @@ DATE = (
     rf"|\d{{4}}[- ]{MONTH}([- ]\d{{1,2}})?)"
     r"([ T]\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?(Z|GMT|UTC|[+-]\d{2}:?\d{2}|[AaPp][Mm]))?)?$"
 )
+QUOTES = "\"'`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
+"""Signs around texts that people see as equal without them."""
 SAME = {"true": "1", "yes": "1", "false": "0", "no": "0"}
 """Words that mean what a number means."""
 NAMELESS = re.compile(r"(Unnamed: \d+(_level_\d+)?|__index_level_\d+__|\.\.\.\d+)(\.\d+)?")
@@ -53,6 +55,10 @@ AFFIXED = re.compile(
     r"([+-]?)([$€£¥]? ?)([+-]?[\d.,'\u2019\u00a0\u202f ]*\d)( ?(?:[%‰°$€£¥]|[^\W\d_])\D*)?"
 )
 """A number with a sign of currency before it, or a unit behind it."""
+LONG = r"^[+-]?\d{16,}$"
+"""A whole number of more digits than floats have."""
+BOOKED = r"^(?:\(([^()+-]*\d[^()+-]*)\)|([^()+-]*\d)-)$"
+"""A negative number as in bookkeeping."""
 OR_ELSE = (
     "; write numbers without their unit, leave the cell empty if the number is missing, or name a "
     "column of categories in the option `categorical`"
@@ -101,7 +107,7 @@ FORMS = {
     ".": (POINT, Form(".", ",", "numbers with a comma between thousands")),
     ",": (COMMA, Form(",", r"\.", "numbers with a decimal comma and a point between thousands")),
 }
-BLANKS = {d: Form(d, GROUPED, "numbers with a blank or ' between thousands") for d in FORMS}
+SPACED = {d: Form(d, GROUPED, "numbers with a blank or ' between thousands") for d in FORMS}
 
 
 class Reader:
@@ -114,7 +120,7 @@ class Reader:
         self.table, self._rows = cells, rows or {}
         chosen = decimal or self._found_decimal()
         others = [] if decimal else [f for d in FORMS if d != chosen for f in FORMS[d]]
-        self.forms = [*FORMS[chosen], BLANKS[chosen], *others]
+        self.forms = [*FORMS[chosen], SPACED[chosen], *others]
         """The forms of numbers in the order in which they are tried."""
         self._written: dict[str, tuple[Form, str]] = {}
         """The form and the unit of the columns that were read as numbers."""
@@ -142,10 +148,16 @@ class Reader:
             why.append("`decimal=,` if it is a decimal one")
         if marks := [m for m in pc.unique(cells.filter(pc.is_null(filled))).to_pylist() if m]:
             why.append(f"{', '.join(marks)} taken for empty")
+        if booked := _booked(cells):
+            why.append(f"{booked[0]} and the like are negative")
         if unit:
             why.append(f"all are in '{unit}'")
         if form is POINT:
             why += _doubts(pc.drop_null(filled), self.table.separator)
+        if np.abs(given).max() > 2**53 and pc.any(pc.match_substring_regex(filled, LONG)).as_py():
+            why.append(
+                "more than 15 digits are rounded: `features` leaves out what are no quantities"
+            )
         why += _far_nines(given)
         shown, gaps = f"{given.min():.5g} to {given.max():.5g}", len(values) - len(given)
         is_unusual = form is not POINT or len(why) > 1
@@ -187,7 +199,8 @@ class Reader:
             return found
         what = f"'{name}' must be a number, not '{cells[row]}'"
         odd = self._spellings(_with_hyphens(cells), may_agree=False)
-        raise UserError(f"{self.table.place(row)}: {what}{f'; {odd}' if odd else OR_ELSE}")
+        or_else = OR_ELSE if gaps else "; write numbers without their unit, or leave the row out"
+        raise UserError(f"{self.table.place(row)}: {what}{f'; {odd}' if odd else or_else}")
 
     def _spellings(self, cells: pa.Array, *, may_agree: bool) -> str:
         """A clause on two environments that write numbers by different signs, such as 1.234 and 1,234.
@@ -231,7 +244,7 @@ class Reader:
             if not pc.any(pc.match_substring(cells, ",")).as_py():
                 continue
             filled = _filled(cells)
-            if any(form.fits(filled) for form in (*FORMS[","], BLANKS[","])):
+            if any(form.fits(filled) for form in (*FORMS[","], SPACED[","])):
                 if self.table.separator == ";" or not thousands.fits(filled):
                     return ","
         return "."
@@ -255,7 +268,16 @@ def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
 
 
 def _with_hyphens(cells: pa.Array) -> pa.Array:
-    return pc.replace_substring(cells, "\u2212", "-")
+    """The cells with -5 for negative numbers, which bookkeeping writes (5) or 5-."""
+    cells = pc.replace_substring(cells, "\u2212", "-")
+    return pc.replace_substring_regex(cells, BOOKED, r"-\1\2") if _booked(cells) else cells
+
+
+def _booked(cells: pa.Array) -> list[str]:
+    """The negative numbers of bookkeeping, unless all cells look so."""
+    may_be = pc.or_(pc.starts_with(cells, "("), pc.ends_with(cells, "-"))
+    found = pc.unique(cells.filter(may_be)) if not pc.all(may_be).as_py() else []
+    return [text for text in map(str, found) if re.match(BOOKED, text)]
 
 
 def _filled(cells: pa.Array) -> pa.Array:
@@ -275,9 +297,10 @@ def look_alikes(texts: Iterable[str]) -> str:
 
 
 def bare(text: str) -> str:
-    """What people see of a text, without case, hyphens between words and leading zeros."""
+    """What people see of a text, without case, quotes, hyphens between words and leading zeros."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     seen = "".join(c for c in plain if unicodedata.category(c) != "Cf")
+    seen = seen.strip(f"{BLANKS}{QUOTES}")
     return re.sub(r"(?<=\w)[\s_-]+(?=[^\W\d])|\.$|^0+(?=\d)", "", seen)
 
 

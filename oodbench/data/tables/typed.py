@@ -1,5 +1,6 @@
 """Tables whose values have types: JSON, Parquet and Arrow files, shards, and saved folders."""
 
+import difflib
 import glob
 import json
 import re
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.feather
 import pyarrow.parquet
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, some
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,16 +75,33 @@ def table_files(path: Path) -> list[Path]:
     )
     files = files or sorted(path.parent.glob(f"{glob.escape(path.name)}-*-of-*.parquet"))
     if not files:
-        raise UserError(f"there is no file {path}" + "/*.parquet or state.json" * path.is_dir())
+        raise _no_table(path)
     check_shards(files)
     return files
 
 
+def _no_table(path: Path) -> UserError:
+    if not path.is_dir():
+        names = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, names, 1)
+        return UserError(f"there is no file {path}{f'; did you mean {near[0]}?' if near else ''}")
+    inside = sorted({str(file.parent) for file in path.rglob("*.parquet")})
+    what = some(inside or [str(each) for each in sorted(path.iterdir())], 3) or "nothing"
+    hint = "name one of them" if inside else "name one file, or a folder of Parquet files"
+    return UserError(
+        f"there is no Parquet file directly in the folder {path}, which holds {what}: {hint}"
+    )
+
+
 def check_shards(files: Sequence[Path]) -> None:
-    """Raise UserError for a shard that is missing, by the numbers of the others."""
+    """Raise UserError for a missing shard, by the numbers of the others, and for two sets of shards."""
     named = [(file, m) for file in files if (m := SHARD.fullmatch(file.name))]
     found = {(file.parent / m[1], int(m[3]), int(m[2])) for file, m in named}
     for start, count, _ in sorted(found):
+        if odd := [c for s, c, _ in found if s == start and c != count]:
+            raise UserError(
+                f"{start} is there in {count} and in {odd[0]} shards: remove the older ones"
+            )
         if missing := [i for i in range(count) if (start, count, i) not in found]:
             raise UserError(f"{start}-{missing[0]:05}-of-{count:05}.parquet is missing")
 
@@ -252,7 +270,9 @@ def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
         start = filled.start()
         try:
             value, end = decoder.raw_decode(text, start)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
+            if path.suffix.lower() not in LINES:
+                line = getattr(error, "lineno", line)
             raise UserError(f"{path}, line {line} is not JSON: {error}") from error
         yield line, value
 

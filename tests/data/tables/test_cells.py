@@ -29,7 +29,9 @@ def test_columns_of_both_formats(tmp_path: Path) -> None:
         assert cells.place(1) == f"{cells.path}, line {line}"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp1252"]
+)
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_what_programs_write(tmp_path: Path, encoding: str, separator: str, end: str) -> None:
@@ -50,6 +52,12 @@ def test_what_excel_says_of_itself_is_heard(tmp_path: Path) -> None:
     assert marked.columns == ("a", "b")
     unseen = read(tmp_path / "f.csv", "\ufeffa\u200b, b\xa0\n1,2\n", "utf-8-sig")
     assert unseen.columns == ("a", "b")
+    assert read(tmp_path / "f.csv", "a,b\n\u200b1,\u20032\u200b\n").texts("b") == ["2"]
+
+
+def test_decimal_commas_do_not_separate(tmp_path: Path) -> None:
+    rows = [f"p{i};{i},5;{i % 2}\n" for i in range(9)]
+    assert read(tmp_path / "f.csv", "name;x;b\n" + "".join(rows)).columns == ("name", "x", "b")
 
 
 BODY = "x,target,environment\n1.5,a,e\n2,b,f\n3,a,f\n"
@@ -199,7 +207,11 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("f.csv", "", "f.csv holds no row$"),
-        ("f.csv", "a,b\n1,2\n3\n", "f.csv, line 3: 1 cells, but the header names 2 columns"),
+        ("f.csv", "a,b\n1,2\n3\n", "f.csv, line 3: 1 cell, but the header names 2 columns; leave"),
+        ("f.csv", "1.5,c\n2,d\n", "unknown column 'b' .*the first line names the columns: write"),
+        ("f.csv", "a,b\n1,2\n\0\0", "f.csv is not a text file: line 3 holds a zero byte"),
+        ("f.json", '[{"b": 1},\n {"b": 2},]', "f.json, line 2 is not JSON"),
+        ("f.json", "[" * 99999, "f.json, line 1 is not JSON"),
         ("f.csv", "b,a,a\n1,2,3\n", "two columns have the same name, 'a' .the 2. and the 3"),
         ("f.csv", "\na,c\n1,2\n", "unknown column 'b' in .*f.csv, line 2; known: a, c"),
         ("f.csv", "a,b\n1,2\n3,\n", "line 3: 'b' is empty"),

@@ -89,6 +89,9 @@ def test_a_column_is_what_its_cells_are(tmp_path: Path, cells: list[str], kind: 
         (["1.234", "5.678", "9.1"], [1.234, 5.678, 9.1], {}),
         (["$1,234.50", "-$99", "$ 7"], [1234.5, -99, 7], {}),
         (["\u22121,5", "2,25"], [-1.5, 2.25], {}),
+        (["(1,250.50)", "900.25"], [-1250.5, 900.25], {}),
+        (["$12.50", "($3.00)"], [12.5, -3], {}),
+        (["5-", "2.5", "-"], [-5, 2.5, 0], {"missing": "mean"}),
     ],
 )
 def test_numbers_as_people_write_them(
@@ -196,6 +199,9 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
         ("c", ["N/A", "", "red"], "'' and 'N/A' count as different"),
         ("c", [f"{i}:30" for i in range(12)], "12 texts such as 0:30 count as words"),
         ("c", ["1.5", "2.5", "-999"], "-999 is far from all others"),
+        ("c", ["(1.5)", "2.5"], "(1.5) and the like are negative"),
+        ("c", ["1152921504606846977", "7"], "more than 15 digits are rounded"),
+        ("target", ["no", "\u201cno\u201d", "yes"], "'no' and '\u201cno\u201d' count as different"),
     ],
 )
 def test_what_could_mean_something_else_is_said(
@@ -203,6 +209,22 @@ def test_what_could_mean_something_else_is_said(
 ) -> None:
     dataset = table(tmp_path, frame(**{column: cells}))
     assert any(f"'{column}' read as" in n and said in n for n in dataset.notes)
+
+
+def test_cells_that_are_all_in_brackets_are_no_negative_numbers(tmp_path: Path) -> None:
+    assert kinds(table(tmp_path, frame(c=["(1)", "(2)"])))["c"] == "category"
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([7], "'target' is 7 in every row"),
+        ([1, "n/a"], "not 'n/a'; write .*, or leave the row out"),
+    ],
+)
+def test_targets_that_cannot_be_learnt(tmp_path: Path, cells: list[Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        table(tmp_path, frame(target=cells), kind="real")
 
 
 def test_environments_that_write_numbers_by_different_signs(tmp_path: Path) -> None:

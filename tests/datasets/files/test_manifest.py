@@ -57,7 +57,7 @@ def test_check_reads_everything(tmp_path: Path) -> None:
     result = type_in(*command, code=2)
     assert "of 'night' share the inputs of examples of 'dusk': copies" in result.stdout
     assert f"{images / '9.png'} cannot be read as an image" in result.stdout
-    assert "1 examples of mine cannot be read" in result.stderr
+    assert "1 example of mine cannot be read" in result.stderr
 
 
 @pytest.mark.parametrize("data_dir", ["", ".", "..", "absolute"])

@@ -113,9 +113,29 @@ def test_some_of_several_shards_are_refused(shards: Path) -> None:
     for file in (shards.parent, shards, shards / "train"):
         with pytest.raises(UserError, match=r"train-00001-of-00003\.parquet is missing"):
             table(file)
+    SAVED.to_parquet(shards / "train-00000-of-00001.parquet", index=False)
+    with pytest.raises(UserError, match="train is there in 1 and in 3 shards: remove the older"):
+        table(shards)
+    (shards / "train-00000-of-00001.parquet").unlink()
     SAVED.drop(columns="age").to_parquet(second, index=False)
     with pytest.raises(UserError, match=r"00001-of.* has no column 'age', but other files of"):
         table(shards)
+
+
+def test_folders_without_a_table_of_their_own(tmp_path: Path) -> None:
+    for place in ("hub/default/train", "hub/default/test"):
+        (tmp_path / place).mkdir(parents=True)
+        SAVED.to_parquet(tmp_path / place / "0000.parquet", index=False)
+    with pytest.raises(UserError, match=r"which holds \S+default/test, \S+train: name one of them"):
+        table(tmp_path / "hub")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/part-0.csv").touch()
+    with pytest.raises(
+        UserError, match=r"which holds \S+part-0.csv: name one file, or a folder of"
+    ):
+        table(tmp_path / "parts")
+    with pytest.raises(UserError, match=r"there is no file \S+; did you mean part-0.csv\?"):
+        table(tmp_path / "parts/prat-0.csv")
 
 
 def test_shards_may_differ_in_order_and_in_types_that_are_one(shards: Path) -> None:
