@@ -24,7 +24,8 @@ from oodbench.tasks import Task
 from .listed import class_notes, one_name
 
 SPLIT = re.compile(
-    r"(train|val|test|dev|eval)(ing|id|idation|uation)?([-_ ]?(set|split|data|images))?([-_ ]?\d{4})?",
+    r"(?:\d+[-_. ]+|images?[-_ ])?(train|val|test|dev|eval)(ing|id|idation|uation)?"
+    r"([-_ ]?(set|split|data|images))?([-_ ]?\d{4})?",
     re.IGNORECASE,
 )
 """The names of folders that mean a split."""
@@ -161,9 +162,16 @@ class ImageFolder(OwnImages):
         for file in image_files(self.folder):
             if len(folders := file.parts[start:-1]) > 1:
                 names[file] = tuple(written.setdefault(normalize("NFC", f), f) for f in folders)
+        if odd := [name for name in written if name != name.encode("utf-8", "ignore").decode()]:
+            raise UserError(
+                f"ImageFolder: the name of a folder is not UTF-8, {odd[0]!r}: rename it"
+            )
         for name in sorted({*class_folders(self.folder)} - {file.parts[start] for file in names}):
             if others := left_out(at := self.folder / name, ()):
-                raise UserError(f"ImageFolder: {at} has no images in folders of classes; {others}")
+                form = f"it takes {self.folder}/ENVIRONMENT/CLASS/IMAGE"
+                raise UserError(
+                    f"ImageFolder: {at} has no images in folders of classes ({form}); {others}"
+                )
         return self._without_splits(names)
 
     def _without_splits(self, names: Names) -> Names:

@@ -1,6 +1,7 @@
 """What in a dataset changes the meaning of a run's numbers: leaks, identifiers, and too few examples."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -34,6 +35,8 @@ UNIT = r"patient|subject|participant|person|customer|client|user|case|sample"
 NAMED = re.compile(
     rf"({UNIT})([\W_]?(id|no|nr|number))?|(.*[\W_])?(uu?id|mrn)|.*[\W_]id", re.IGNORECASE
 )
+LUMINANCE = np.array([[0.299], [0.587], [0.114]])
+"""The shares of red, green and blue in grey."""
 Array = npt.NDArray[Any]
 Environments = Mapping[str, Environment]
 Hashes = Mapping[str, Sequence[bytes | None]]
@@ -78,7 +81,10 @@ def audit(
     found = _unseeded(dataset, environments, trial)
     with suppress(UserError, OSError):  # a run that needs these examples says so
         inputs = {} if dataset.repeats else _numbered(dataset, environments, hashes)
-        looks = _alike(dataset, inputs) if isinstance(dataset, Images) and inputs else {}
+        looks = {}
+        if isinstance(dataset, Images) and inputs:
+            looks = _alike(dataset, inputs)
+            found += _several_classes(dataset, environments, inputs)
         units = {n: e.clusters.numpy() for n, e in environments.items() if e.clusters is not None}
         of = {"looks": looks, "inputs": inputs, "groups": units}
         for test, training in ((test, training) for tests, training in roles for test in tests):
@@ -119,10 +125,26 @@ def _numbered(
     return dict(zip(known, numbers, strict=bool(known)))
 
 
-def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
-    """The numbers, equal also for pictures such as a JPEG that was saved again; empty if there are none.
+def _several_classes(
+    dataset: Images, environments: Environments, numbers: Mapping[str, Array]
+) -> Iterator[Finding]:
+    whole = np.concatenate([*numbers.values()])
+    y = torch.cat([environments[name].y for name in numbers]).numpy()
+    classes = Counter(number for number, _ in {*zip(whole.tolist(), y.tolist(), strict=True)})
+    several = [number for number, count in classes.items() if count > 1]
+    sizes = {name: int(np.isin(each, several).sum()) for name, each in numbers.items()}
+    if several:
+        text = _some([f"{counted(n, 'picture')} of '{name}'" for name, n in sizes.items() if n])
+        text += " have other classes in equal copies: at most one class of each is right"
+        where = tuple(name for name, n in sizes.items() if n)
+        yield Finding("several classes", where, {"pictures": len(several)}, "", text)
 
-    They differ far less than different pictures of an environment.
+
+def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
+    """The numbers, equal also for pictures that look alike; empty if there are none.
+
+    Such are a JPEG that was saved again, a picture that was mirrored or turned, and a copy in grey. They
+    differ far less than different pictures of an environment.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -133,14 +155,17 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
     at = np.array([i for i in first if seen[i]], dtype=int)
     of = np.repeat(np.arange(len(numbers)), [len(each) for each in numbers.values()])[at]
     tiny = bytes.fromhex("".join(seen[i] for i in at))
-    x = np.frombuffer(tiny, np.uint8).reshape(len(at), 3 * TINY**2).astype(float)
-    x -= x.mean(1, keepdims=True)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    parts = [part for i in range(len(numbers)) if len(part := x[of == i]) > FEW]
+    pixels = np.frombuffer(tiny, np.uint8).reshape(len(at), TINY, TINY, 3).astype(float)
+    is_grey = np.ptp(pixels, 3).max((1, 2), initial=0) < 1
+    if is_grey.any() and not is_grey.all():
+        pixels = pixels @ LUMINANCE
+    pixels -= pixels.mean((1, 2, 3), keepdims=True)
+    pixels /= np.sqrt((pixels**2).sum((1, 2, 3), keepdims=True))
+    parts = [p.reshape(len(p), -1) for i in range(len(numbers)) if len(p := pixels[of == i]) > FEW]
     cosines = [np.partition(p[:: 1 + len(p) // 200] @ p.T, -2)[:, -2] for p in parts]
     apart = [np.sqrt(np.maximum(2 - 2 * each, 0)) for each in cosines]  # from the nearest other
-    radius = min([CLOSE * bool(parts), *(float(np.quantile(each, 0.05)) / 3 for each in apart)])
-    pairs = neighbours(x, radius)
+    radius = min([CLOSE, *(float(np.quantile(each, 0.05)) / 3 for each in apart)])
+    pairs = neighbours(pixels, radius) if parts else ()
     if not len(pairs):
         return {}
     links = coo_array((np.ones(len(pairs)), at[pairs].T), shape=2 * (len(whole),))
@@ -149,14 +174,29 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
     return dict(zip(numbers, np.split(same, ends), strict=True))
 
 
-def neighbours(x: Array, radius: float) -> Array:
-    """The pairs (P, 2) of rows of `x` (N, D) that are at most `radius` apart."""
+def neighbours(pixels: Array, radius: float) -> Array:
+    """The pairs (P, 2) of pictures (N, side, side, C) at most `radius` apart in some way to turn or mirror."""
     from scipy.spatial import cKDTree
 
-    # trees are fast in few dimensions: rows that are near are also near in the 8 that vary most
-    main = np.linalg.eigh(x.T @ x).eigenvectors[:, -8:]
+    both = pixels, pixels.transpose(0, 2, 1, 3)
+    ways = np.stack(
+        [each[:, ::up, ::across] for each in both for up in (1, -1) for across in (1, -1)]
+    )
+    # sorted, the pixels that turning exchanges are alike in all ways, and not farther apart
+    half = pixels.shape[1] // 2
+    x = np.moveaxis(np.sort(ways[:, :, :half, :half], 0), 0, 1).reshape(len(pixels), -1) / 2**0.5
+    x -= x.mean(0)
+    # trees are fast in few dimensions: rows that are near are also near in those that vary most
+    vectors, some = np.linalg.eigh(x.T @ x).eigenvectors, x[:: 1 + len(x) // 1000]
+    for dimensions in (8, 16, 32, x.shape[1]):
+        main = vectors[:, -dimensions:]
+        found = cKDTree(some @ main).query_pairs(radius, output_type="ndarray")
+        if len(found) * len(x) <= 10 * len(some) ** 2:  # so few that all can be compared
+            break
     pairs = cKDTree(x @ main).query_pairs(radius, output_type="ndarray")
-    near: Array = pairs[np.linalg.norm(x[pairs[:, 0]] - x[pairs[:, 1]], axis=1) <= radius]
+    second = pixels[pairs[:, 1]]
+    apart = [((way[pairs[:, 0]] - second) ** 2).sum((1, 2, 3)) for way in ways]
+    near: Array = pairs[np.min(apart, 0) <= radius**2]
     return near
 
 

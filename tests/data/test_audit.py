@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from oodbench.data.audit import audit_of, neighbours
 from oodbench.data.preparation import inspect
@@ -233,9 +233,12 @@ def test_plans_say_what_changes_a_number_and_keep_all(tmp_path: Path) -> None:
     dataset = {"name": "ImageFolder", "root": "pictures", "label": "p"}
     for _ in range(2):  # the second one looks at no file
         plan = planned(tmp_path, dataset, network="ConvNet")
-        (copies,) = plan.findings["p"]
+        several, copies = plan.findings["p"]
+        assert several.sentence.startswith(
+            "3 pictures of 'A', 3 pictures of 'B' have other classes"
+        )
         assert copies.counts == {"examples": 3, "of": 40}
-        assert f"p: {copies.sentence}" in plan.notes
+        assert {f"p: {each.sentence}" for each in (several, copies)} <= {*plan.notes}
 
 
 def test_a_class_that_an_out_split_lacks(tmp_path: Path) -> None:
@@ -248,8 +251,22 @@ def test_a_class_that_an_out_split_lacks(tmp_path: Path) -> None:
     assert json.dumps(lacking.counts) and f"t: {lacking.sentence}" in plan.notes
 
 
-@pytest.mark.parametrize("again", [{"quality": 60}, {"quality": 30}, {"format": "WEBP"}])
-def test_pictures_that_were_saved_again_are_copies(tmp_path: Path, again: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (Image.Image.copy, {"quality": 60}),
+        (Image.Image.copy, {"quality": 30}),
+        (Image.Image.copy, {"format": "WEBP"}),
+        (ImageOps.mirror, {}),
+        (ImageOps.flip, {}),
+        (lambda picture: picture.rotate(90), {}),
+        (lambda picture: picture.convert("L"), {}),
+        (lambda picture: ImageOps.mirror(picture.convert("L")), {"format": "PNG"}),
+    ],
+)
+def test_pictures_that_look_alike_are_copies(
+    tmp_path: Path, change: Any, again: dict[str, Any]
+) -> None:
     draw = np.random.default_rng(0)
     for place, name in [(place, name) for place in "AB" for name in ("x", "y")]:
         (tmp_path / place / name).mkdir(parents=True)
@@ -265,7 +282,7 @@ def test_pictures_that_were_saved_again_are_copies(tmp_path: Path, again: dict[s
     assert not copies()
     for i in range(9):
         with Image.open(tmp_path / "A/x" / f"{i}.jpg") as picture:
-            picture.save(tmp_path / "B/y" / f"{i}.jpg", **{"format": "JPEG"} | again)
+            change(picture).save(tmp_path / "B/y" / f"{i}.jpg", **{"format": "JPEG"} | again)
     (first, _) = copies()
     assert first.counts["examples"] == 9 and "look like examples of 'A'" in first.sentence
 
@@ -299,9 +316,12 @@ def test_of_many_findings_of_a_kind_some_are_shown(tmp_path: Path) -> None:
     assert len(said) < 20 and "and 21 more (small environment)" in said
 
 
-def test_neighbours_are_those_of_all_pairs() -> None:
-    x = np.random.default_rng(0).normal(size=(200, 48))
-    apart = np.linalg.norm(x[:, None] - x, axis=2)
-    radius = float(np.quantile(apart[apart > 0], 0.01))
-    found = {(min(i, j), max(i, j)) for i, j in neighbours(x, radius).tolist()}
+def test_neighbours_are_those_of_all_pairs_in_all_ways() -> None:
+    pixels = np.random.default_rng(0).normal(size=(200, 4, 4, 3))
+    turns = [np.rot90(each, k, (1, 2)) for each in (pixels, pixels[:, ::-1]) for k in range(4)]
+    apart = np.min(
+        [np.linalg.norm((pixels[:, None] - t).reshape(200, 200, 48), axis=2) for t in turns], 0
+    )
+    radius = float(np.quantile(apart[~np.eye(200, dtype=bool)], 0.01))
+    found = {(min(i, j), max(i, j)) for i, j in neighbours(pixels, radius).tolist()}
     assert found == {(i, j) for i, j in np.argwhere(apart <= radius).tolist() if i < j}

@@ -256,6 +256,15 @@ class Images(FileDataset):
             plain = {name: sum(x.deep is None for x in each) for name, each in survey.items()}
             if those := [f"{n} in {name}" for name, n in plain.items() if n]:
                 notes.append(f"other pictures have 8 bits, whose white is 255: {', '.join(those)}")
+        upper = {
+            name: [x.upper for x in each if x.upper is not None] for name, each in survey.items()
+        }
+        if colours := sum(map(len, upper.values())):
+            most = _each({name: max(values) for name, values in upper.items() if values})
+            notes.append(
+                f"colours of 16 bits in {counted(colours, 'picture')} are read by their upper 8 bits, of "
+                f"which the largest is {most} of 255: save them with 8 bits if that is too dark"
+            )
         if transparent := sum(each.transparent for each in looks):
             notes.append(f"what is transparent in {counted(transparent, 'picture')} is white")
         if turned := sum(each.turned for each in looks) * self.upright:

@@ -37,6 +37,8 @@ READERS = {
     **dict.fromkeys((".heic", ".heif"), "pillow_heif.open_heif"),
 }
 """What reads files of scans and arrays, by their endings, for a user who saves them as pictures."""
+MASK = re.compile(r"(.+)[-_. ](?:mask|seg|segmentation|annotation)s?(?:[-_ ]?\d+)?", re.I | re.S)
+"""A name such as `7_mask` of what lies beside a picture `7`."""
 DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 """Pillow's grey modes of more than 8 bits, or floats."""
 ORIENTATION = 274
@@ -199,6 +201,8 @@ class Look(NamedTuple):
     """Whether its EXIF entry says that the camera was turned."""
     several: bool = False
     """Whether it holds several images, such as pages."""
+    upper: int | None = None
+    """The largest of the upper bytes of 16-bit colours, of which Pillow reads no others."""
     tiny: str = ""
     """The picture in `TINY` pixels a side, hexadecimal; empty for deep greys and single colours."""
 
@@ -217,6 +221,9 @@ def _look(file: Path) -> Look:
     try:
         with opened(file, io.BytesIO(data)) as image:
             image.draft("RGB", (64, 64))  # JPEGs are decoded at a low resolution, which is faster
+            has_16_bits = image.mode not in DEEP and any(
+                ";16" in str(part[3]) for part in image.tile
+            )
             image.load()
             rgb(image.crop((0, 0, 1, 1)))  # finds a mode that cannot be shown
             turned = image.getexif().get(ORIENTATION, 1)
@@ -230,6 +237,7 @@ def _look(file: Path) -> Look:
                 image.has_transparency_data,
                 turned in range(2, 9),
                 image.format in PAGED and getattr(image, "n_frames", 1) > 1,
+                max(high for _, high in image.convert("RGB").getextrema()) if has_16_bits else None,
                 "" if image.mode in DEEP else _tiny(image),
             )
     except UserError as error:
@@ -252,22 +260,34 @@ def _is_hidden(name: str) -> bool:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The files below a folder with the endings of pictures, sorted, including dead links."""
+    """The pictures below a folder by their endings, sorted, with dead links and without `MASK`s."""
     files = [file for file in _files_below(str(folder)) if _ending(file) in ENDINGS]
-    return [Path(file) for file in sorted(files, key=lambda file: file.split(os.sep))]  # noqa: PTH206 (fast)
+    masks = _masks(files)
+    files.sort(key=lambda file: file.split(os.sep))  # noqa: PTH206 (fast)
+    return [Path(file) for file in files if file not in masks]
+
+
+def _masks(files: Collection[str]) -> set[str]:
+    stems = {file: os.path.splitext(file)[0] for file in files}  # noqa: PTH122 (fast)
+    pictures = {*stems.values()}
+    found = ((file, MASK.fullmatch(stem)) for file, stem in stems.items())
+    return {file for file, match in found if match and match[1] in pictures}
 
 
 def left_out(folder: Path, read: Collection[Path]) -> str:
     """A sentence on the files below a folder that are not `read`; empty if there are none."""
     known = set(map(str, read))
     kinds: dict[str, list[str]] = {}
-    for file in _files_below(str(folder)):
+    files = [*_files_below(str(folder))]
+    masks = _masks(files)
+    for file in files:
         if file not in known:
             ending = ".nii.gz" if file.lower().endswith(".nii.gz") else _ending(file)
+            ending += " named after a picture beside it, such as a mask" * (file in masks)
             is_number = re.fullmatch(r"|\.[0-9]+", ending)  # such as 1.2.840.5
             kinds.setdefault("without an ending" if is_number else ending, []).append(file)
     said = []
-    for kind, files in sorted(kinds.items(), key=lambda kind: -len(kind[1])):
+    for kind, files in sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0])):
         some = files[:10] if kind[0] != "." or kind in READERS else []
         hint = next((f" ({what})" for file in some if (what := nature(Path(file)))), "")
         said.append(f"{len(files)} {kind}{hint}")

@@ -1,7 +1,9 @@
 """Pictures as people have them are what networks see: modes, backgrounds, orientation, other formats."""
 
 import os
+import struct
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,27 @@ def test_one_value_is_white_in_all_pictures_and_said(
     again: Any = make("ImageFolder", {"root": "deep", "size": 24, "white": white}, tmp_path)
     for trained, kept in zip(dataset.load(0).values(), again.load(0).values(), strict=True):
         assert torch.equal(trained.x.read(torch.arange(8)), kept.x.read(torch.arange(8)))
+
+
+def png_of_16_bits(file: Path, values: np.ndarray) -> None:
+    """Write colours of 16 bits, which Pillow cannot write."""
+    height, width, _ = values.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    with file.open("wb") as stream:
+        stream.write(b"\x89PNG\r\n\x1a\n")
+        for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")):
+            stream.write(struct.pack(">I", len(data)) + kind + data)
+            stream.write(struct.pack(">I", zlib.crc32(kind + data)))
+
+
+def test_colours_of_16_bits_are_said(tmp_path: Path) -> None:
+    draw(tmp_path, "ab", ("x", "y"))
+    for i, place in enumerate("ab"):
+        values = np.full((8, 8, 3), 4095 if i else 65535)
+        png_of_16_bits(tmp_path / place / "x" / "deep.png", values)
+    notes = " ".join(make("ImageFolder", {"root": str(tmp_path)}).notes)
+    assert "16 bits in 2 pictures" in notes and "the largest is 255 in a, 15 in b of 255" in notes
 
 
 def test_check_says_how_pictures_are_read_and_shows_them(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Folders as people have them: links, splits, strays, other files, archives, names in two forms."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_a_circle_of_links_is_refused_by_name(link: str, to: str, tmp_path: Path
     "names",
     [
         *(("train", "test"), ("Training", "VALID"), ("val", "Testing")),
-        *(("training_set", "dev"), ("train2017", "val2017")),
+        *(("training_set", "dev"), ("train2017", "val2017"), ("0_train", "1_test")),
     ],
 )
 @pytest.mark.parametrize("around", [True, False])
@@ -210,6 +211,24 @@ def test_files_that_are_no_pictures_are_named(
             assert folder(tmp_path).listing
         text = str(error.value)
     assert all(word in text for word in words)
+
+
+@pytest.mark.parametrize("name", ["{}_mask", "{}_mask_1", "{}-seg", "{}_Segmentation"])
+def test_masks_beside_pictures_are_no_pictures(name: str, tmp_path: Path) -> None:
+    draw(tmp_path, "ab", ("sick", "well"), suffixes=(".png",))
+    for file in sorted(tmp_path.rglob("*.png")):
+        shutil.copy(file, file.with_stem(name.format(file.stem)))
+    shutil.copy(file, file.with_stem("theatre_mask"))
+    dataset = folder(tmp_path)
+    assert sizes(dataset) == {"a": 8, "b": 9}
+    assert "16 .png named after a picture beside it, such as a mask" in said(dataset)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have Unicode names alone")
+def test_folders_whose_names_are_no_texts_are_refused(tmp_path: Path) -> None:
+    draw(tmp_path, ["a", os.fsdecode(b"caf\xe9")], ("cat", "dog"))
+    with pytest.raises(UserError, match=r"is not UTF-8, 'caf\\udce9': rename it"):
+        folder(tmp_path)
 
 
 @links
