@@ -175,7 +175,7 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def neighbours(pixels: Array, radius: float) -> Array:
-    """The pairs (P, 2) of pictures (N, side, side, C) at most `radius` apart in some way to turn or mirror."""
+    """The pairs (P, 2) of pictures (N, side, side, C) at most `radius` apart if turned or mirrored."""
     from scipy.spatial import cKDTree
 
     both = pixels, pixels.transpose(0, 2, 1, 3)
