@@ -96,7 +96,7 @@ def import_sweep(folder: Path, out: Path) -> tuple[int, list[str]]:
     """Turn a DomainBed output folder into a results directory.
 
     Returns the number of runs, and a sentence on each run that cannot be read or is there twice.
-    train.py appends to its file: a file is split where its arguments change or its step does not rise. A
+    train.py appends to its file, and several of them may: a run has equal arguments and rising steps. A
     torn last line is left out; a run without the file `done` counts as lost. Of runs with equal specs the
     one with most records is taken. Raises UserError if no run can be read, and if `out` is not empty.
     """
@@ -163,15 +163,22 @@ def _records(file: Path) -> list[Record]:
 
 def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[str, Sequence[Record], bool]]:
     """Where each run of a file begins, its records, and whether it has ended."""
-    starts = [0] if records else []
-    for place, (before, record) in enumerate(pairwise(records), 1):
-        same = str((before.args, before.hparams)) == str((record.args, record.hparams))  # NaN, too
-        if not same or record.step <= before.step:
-            starts.append(place)
+    runs: list[list[int]] = []  # the places of their records; several jobs may append in turns
+    settings = [
+        str((record.args, record.hparams)) for record in records
+    ]  # texts, as NaN is in some
+    for place, record in enumerate(records):
+        for run in reversed(runs):
+            if settings[run[-1]] == settings[place] and records[run[-1]].step < record.step:
+                run.append(place)
+                break
+        else:
+            runs.append([place])
     ended = (file.parent / "done").exists()
-    for start, end in pairwise([*starts, len(records)]):
-        of_run, steps = records[start:end], records[start].args.steps
-        whole = end == len(records) or (steps is not None and of_run[-1].step == steps - 1)
+    for start, *later in runs:
+        of_run, steps = [records[i] for i in (start, *later)], records[start].args.steps
+        is_last = len(records) - 1 in (start, *later)
+        whole = is_last or (steps is not None and of_run[-1].step == steps - 1)
         yield f"{file}, line {start + 1}" if start else str(file), of_run, ended and whole
 
 

@@ -105,6 +105,17 @@ def test_a_file_holds_several_runs(tmp_path: Path) -> None:
     assert sorted(h["lr"] for h in runs["hparams"]) == [0.1] * 4 + [0.2]
 
 
+def test_jobs_that_append_in_turns_are_several_runs(tmp_path: Path) -> None:
+    file = write(tmp_path / "in", [0], ACCURACIES) / "results.jsonl"
+    other = write(tmp_path / "other", [0], ACCURACIES, 1) / "results.jsonl"
+    lines = [each.read_text().splitlines(keepends=True) for each in (file, other, file)]
+    file.write_text("".join(line for turn in zip(*lines, strict=True) for line in turn))
+    count, (twice,) = import_sweep(tmp_path / "in", tmp_path / "out")
+    assert count == 2 and twice == f"{file}, line 3 holds the run of {file} again"
+    records = read_results(Directory(tmp_path / "out")).records
+    assert records["step"].value_counts().nunique() == 1 and records["step"].max() == 600
+
+
 def test_of_equal_runs_in_two_folders_the_longer_one_counts(tmp_path: Path) -> None:
     path = write(tmp_path / "in", [0], ACCURACIES)
     lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
