@@ -36,7 +36,8 @@ class V_IRM_Game(F_IRM_Game):
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """An optimizer for each classifier, and one for the featurizer."""
         heads = {*self.network.classifier.parameters()}
-        shared = [p for p in self.network.featurizer.parameters() if p not in heads]
+        parameters = self.network.featurizer.parameters()
+        shared = [p for p in parameters if p.requires_grad and p not in heads]
         optimizers = super().configure()
         if shared:
             scales = dict.fromkeys(shared, self.hparams.featurizer_rate)

@@ -489,6 +489,25 @@ def takes_one_example(cls: type[Algorithm], task: Task) -> None:
 
 @requirement
 @on_one_task
+def leaves_frozen_weights(cls: type[Algorithm], task: Task) -> None:
+    """With a frozen featurizer updates work and leave it as it is, or raise UserError with the reason.
+
+    Take gradients of `[p for p in self.network.parameters() if p.requires_grad]`.
+    """
+    try:
+        algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32, frozen=True)
+        weights = algorithm.network.named_parameters()
+        frozen = [(name, p, p.clone()) for name, p in weights if not p.requires_grad]
+        for step in (0, LAST):
+            _require_finite_update(algorithm, tiny_batch(task, step), step)
+    except UserError as reason:
+        raise DoesNotApply(str(reason)) from reason
+    for name, parameter, before in frozen:
+        assert torch.equal(parameter, before), f"the frozen '{name}' changes"
+
+
+@requirement
+@on_one_task
 def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
     """Defaults and drawn values are within the limits for values that a user sets.
 

@@ -107,13 +107,18 @@ def tiny_algorithm(
     dtype: torch.dtype = torch.float64,
     network: str = "MLP",
     memory_format: torch.memory_format = torch.contiguous_format,
+    frozen: bool = False,
 ) -> Algorithm:
-    """The algorithm on a small network with fixed initial weights; `values` replace defaults."""
+    """The algorithm on a small network with fixed initial weights; `values` replace defaults.
+
+    If `frozen`, only the network's classifier is trained.
+    """
     where = f"the hyperparameters of {cls.__name__}"
     hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **(values or {})}, where)
     small = {"width": 8 if network == "MLP" else 2}
     sizes = problem.input_shape, problem.task.num_outputs
     built = build(network, small, *sizes, seed=0)
+    built.featurizer.requires_grad_(not frozen)
     torch.manual_seed(1)
     algorithm = cls(built, problem, hparams)
     usual = torch.get_default_dtype()  # tensors that the method makes in another precision keep it

@@ -136,6 +136,25 @@ class NeedsTwoExamples(Algorithm):
         return out.risks.mean() + out.losses.var(1).mean()
 
 
+class OfAllWeights(Algorithm):
+    """A gradient with respect to every weight, also those that are frozen."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        loss = self.outputs(batch, step).risks.mean()
+        self.descend(torch.autograd.grad(loss, [*self.network.parameters()]), step)
+        return {"loss": loss.detach()}
+
+
+class Thawing(Algorithm):
+    """An update that shrinks every weight, also those that are frozen."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        with torch.no_grad():
+            for p in self.network.parameters():
+                p.mul_(0.9)
+        return super().update(batch, step)
+
+
 class OutOfLimits(Algorithm):
     """Draws that a user could not set."""
 
@@ -168,6 +187,8 @@ class OutOfLimits(Algorithm):
         (Fused, requirements.ignores_the_layout_in_memory, "weights differ by .*`.*optimizer_of`"),
         (Attached, requirements.updates_are_finite, "'worst' is not detached"),
         (NeedsTwoExamples, requirements.takes_one_example, "'loss' is nan"),
+        (OfAllWeights, requirements.leaves_frozen_weights, "`.* if p.requires_grad.`"),
+        (Thawing, requirements.leaves_frozen_weights, "the frozen '.*weight' changes"),
         (OutOfLimits, requirements.draws_within_limits, "'weight' .* must be at least 0.5"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
