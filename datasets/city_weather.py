@@ -1,4 +1,4 @@
-"""Weather of five cities: did it rain on such a day, in a city that nobody trained on?"""
+"""Weather of five cities: did it rain on a given day, in a city without training data?"""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ MEASURED = ("temp", "dewpt", "humidity", "hg", "vis", "wind")
 """Temperature and dew point in degrees Fahrenheit, humidity in %, pressure in inches of mercury,
 visibility in miles, wind in miles an hour."""
 GUSTS = "low_wind"
-"""The gusts, in spite of its name: it exceeds the highest wind."""
+"""The column of gusts, in spite of its name, as its values exceed the highest wind."""
 WET = "Rain|Snow|Hail"
 DAYS = 7
-"""The days of a cluster, since a day is like its neighbours."""
+"""The number of days in a cluster, since successive days are alike."""
 
 
 @register(

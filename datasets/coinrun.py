@@ -1,4 +1,4 @@
-"""CoinRun behavioural cloning: imitate an expert on some levels, play as it does on others.
+"""CoinRun behavioural cloning: imitate an expert on some levels, and predict its play on others.
 
 The game, a planner that plays it, and a shard of its states for each level.
 """
@@ -46,24 +46,24 @@ ENTITY = 31
 PLAYER, ENEMY, COIN = 0, 5, 1
 
 MOVES = np.array([7, 8, 5, 1, 2, 4])
-"""The actions that are searched: right, right and up, up, left, left and up, none; no other action
-does more."""
+"""The actions that are searched: right, right and up, up, left, left and up, none; other actions add
+nothing."""
 FRAMES = 4
 """The number of frames for which a move is held: a decision."""
 TEMPERATURE = 0.5
 """The temperature of the expert's distribution, in decisions."""
 GREED = 3.0
-"""The factor of the search's estimate; above 1 the first way found may be a little too long."""
+"""The factor of the search's estimate; above 1 the first path found may be slightly too long."""
 LIMIT = 2000
 """The number of states that a search expands before it gives up."""
 WON = "won"
 PROBES, PROBE_FRAMES = (4, 7, 1, 8, 2), 16
-"""A state is lost if each of these actions, held for so many frames, loses."""
+"""A state is lost if each of these actions, held for this number of frames, loses."""
 
 FOLDER, PLANNER = "CoinRun", "planner"
 TRAINING, UNSEEN = "training", "unseen"
 FIRST_UNSEEN = 1_000_000
-"""The seed of the first test level: no set has so many training levels, which start at 0."""
+"""The seed of the first test level, above all seeds of training levels, which start at 0."""
 
 Flags = NDArray[np.bool_]
 
@@ -79,8 +79,8 @@ def package() -> str:
 class Simulator:
     """Copies of one level of the real game, stepped together; each can be put into any saved state.
 
-    The mode is `hard`: `easy` paints every level alike. A copy whose episode ends starts the level
-    again by itself. Both packages of the game give the same states and images, byte by byte.
+    The mode is `hard`: `easy` paints every level alike. A copy restarts the level when its episode ends.
+    Both packages of the game give the same states and images, byte by byte.
     """
 
     def __init__(self, level: int, copies: int) -> None:
@@ -140,7 +140,7 @@ class Simulator:
 
 @dataclass(frozen=True)
 class Scene:
-    """The things that move in a state; positions are in tiles, velocities in tiles a frame."""
+    """The moving objects of a state; positions are in tiles, velocities in tiles per frame."""
 
     x: float
     y: float
@@ -189,8 +189,8 @@ class Planner:
     cost(a) is the number of decisions on the best path found to the coin that begins with `a`, infinite
     where that loses; the distribution is proportional to exp(-cost(a) / TEMPERATURE) over the six moves
     that differ. Costs are kept for classes of similar states (the same position to half a tile, similar
-    velocities, the same enemies near by), so they are only close to the least ones: sums of real moves,
-    some begun a quarter of a tile apart.
+    velocities, the same enemies near by), so they are only close to the minimal costs: sums of real moves,
+    some of which begin a quarter of a tile apart.
     """
 
     def __init__(self, level: int) -> None:
@@ -237,9 +237,9 @@ class Planner:
         return np.array(costs), successors
 
     def cost(self, state: bytes) -> float:
-        """The decisions from `state` to the coin, infinite if no way is found.
+        """The decisions from `state` to the coin, infinite if no path is found.
 
-        Weighted A* over `_alike` states that ends at the coin or where the rest is known.
+        Weighted A* over `_alike` states, which ends at the coin or at a state whose cost is known.
         """
         first = scene(state)
         root = _alike(first)
@@ -358,13 +358,13 @@ def make_shard(shard: Shard, folder: Path, settings: "CoinRun.Options") -> None:
     ),
 )
 class CoinRun(MadeDataset):
-    """Images of a platform game and what an expert would do: a distribution over 15 actions.
+    """Images of a platform game with an expert's distribution over 15 actions.
 
     Every training level is an environment, `level0`, `level1` and so on; `unseen`, the test environment,
-    holds one state of each of many other levels. The default sizes are the paper's: 64 levels of
-    1,000 states and 2,000 test levels. `python -m oodbench.data make CoinRun` makes the data, in hard
-    mode; the paper's expert, a policy trained for 400 million steps, is not published, so ours is
-    a search (`Planner`).
+    holds one state of each of many other levels. The default sizes are the paper's: 64 levels of 1,000
+    states and 2,000 test levels. `python -m oodbench.data make CoinRun` makes the data, in hard mode; the
+    paper's expert, a policy trained for 400 million steps, is not published, so this expert is a search
+    (`Planner`).
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Colored MNIST's construction on the scans of digits that scikit-learn ships."""
+"""Colored MNIST's construction on scikit-learn's scans of digits."""
 
 import importlib.util
 from dataclasses import dataclass, replace
@@ -29,10 +29,10 @@ from .colored_mnist import ColoredImages
 class ColoredDigits(ColoredImages):
     """Colored MNIST on 1,797 real 8x8 scans of digits, which need no download.
 
-    The scans are those of `sklearn.datasets.load_digits`, dealt out in an order drawn by the trial, so
-    that environments (599 scans each) share none. Each of a scan's `copies` in its environment has
-    label noise and a colour drawn for it: with a single copy a network memorises the label noise.
-    Copies stay on one side of a split. Inputs are (2, 8, 8). See `ColoredImages` for labels and colours.
+    The scans are those of `sklearn.datasets.load_digits`, divided at random in each trial, so that
+    environments (599 scans each) share none. For each of a scan's `copies`, label noise and colour are
+    drawn separately: with a single copy a network memorises the label noise. Copies stay on one side of a
+    split. Inputs are (2, 8, 8). See `ColoredImages` for labels and colours.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Handwritten digits whose colour predicts the label, better than their shape does, until it does not."""
+"""Handwritten digits whose colour predicts the label better than their shape, except in the test."""
 
 import gzip
 import math
@@ -64,7 +64,7 @@ class ColoredImages(FileDataset):
     def colored(self, environment: int, images: Tensor, digits: Tensor, trial: int) -> Environment:
         """The environment of images (N, side, side) in [0, 1]; inputs are (N, channels, side, side).
 
-        Without colour, too, examples have the attribute: the colour that they would have.
+        Even without colour, examples have the attribute: the colour that they would have.
         """
         generator = self.generator(trial, self.environments[environment])
         noise = torch.rand(2, len(images), generator=generator)
@@ -92,11 +92,11 @@ class ColoredImages(FileDataset):
 class ColoredMNIST(ColoredImages):
     """MNIST where colour predicts the label better than shape does, and the reverse in the test.
 
-    The construction of Arjovsky et al., section 5.2, after their code: the first 50,000 training
-    images of MNIST, in an order drawn by the trial, are dealt out to the training environments in
-    turn; the last 10,000 are the test environment. Every second row and column is kept, inputs
-    are (2, 14, 14). Permutation, label noise and colours are redrawn by trial. MNIST's own test
-    images are not used. See `ColoredImages` for labels and colours.
+    The construction of Arjovsky et al., section 5.2, after their code: the first 50,000 training images of
+    MNIST, in an order drawn by the trial, are distributed over the training environments in turn; the last
+    10,000 are the test environment. Every second row and column is kept, inputs are (2, 14, 14).
+    Permutation, label noise and colours are redrawn by trial. MNIST's own test images are not used. See
+    `ColoredImages` for labels and colours.
     """
 
     def __init__(self, options: ColoredImages.Options, data_dir: Path | None = None) -> None:
@@ -131,7 +131,7 @@ def download(dataset: FileDataset, source: str, data_dir: Path) -> None:
         file = data_dir / path
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.is_file() and md5(file) != checksum:
-            file.unlink()  # torchvision would take it as it is
+            file.unlink()  # torchvision would accept it
     try:
         getattr(torchvision.datasets, source)(data_dir, download=True)
     except (RuntimeError, OSError) as error:

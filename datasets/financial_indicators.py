@@ -1,4 +1,4 @@
-"""Financial indicators of listed companies: does the value of a company rise in the year to come?"""
+"""Financial indicators of listed companies: does the value of a company rise in the next year?"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -87,8 +87,8 @@ class FinancialIndicators(FileDataset):
     """Will a company's value rise next year? Environments are the years from 2014 to 2018.
 
     Inputs are the 37 indicators of several thousand companies that the files of all years have, whitened:
-    centred and divided by their standard deviation (thesis, section 11.1.10.3). The files are the paper's
-    own. Its authors took version 1 of a set on Kaggle, whose download needs a login, filled gaps, and
+    centred and divided by their standard deviation (thesis, section 11.1.10.3). The files are the paper's.
+    Its authors took version 1 of a dataset on Kaggle, whose download needs a login, filled gaps, and
     clipped values at the 3rd and 97th percentiles; the result is in their code's repository. Most companies
     appear in several years. The last year is the test environment, the one before it is for validation; the
     sweep `financial-indicators` has all 20 choices of both.
@@ -99,8 +99,8 @@ class FinancialIndicators(FileDataset):
         """The defaults are from the paper's text, the other values from its code and table."""
 
         whitening: str = hparam("training", options=("training", "year"))
-        """The examples whose moments whiten the inputs: all that a run trains on, or those of each year. A
-        run then knows the inputs of the test year."""
+        """The examples whose moments whiten the inputs: a run's training examples, or those of each year.
+        With the latter, a run knows the inputs of the test year."""
         balanced: bool = hparam(False)
         """Whether a year keeps equally many companies of both classes, the first in its file."""
 

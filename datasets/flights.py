@@ -1,4 +1,4 @@
-"""Flights from New York: is one late, in a season that nobody trained on?"""
+"""Flights from New York: is a flight late, in a season without training data?"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ CHOICES = {
 }
 """The values of each one-hot column."""
 STORM = 100
-"""Winds above so many miles an hour are errors: one reading at Newark is 1,048."""
+"""Winds above this number of miles an hour are errors: one reading at Newark is 1,048."""
 CLIP = 5
-"""Numbers are clipped at so many standard deviations, which hardly any but heavy rain exceeds."""
+"""Numbers are clipped at this number of standard deviations, which hardly any but heavy rain exceed."""
 
 
 @register(
@@ -73,7 +73,7 @@ class Flights(PackagedTable):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(PackagedTable.Options):
-        """How many flights, and of when."""
+        """The number of flights, and their months."""
 
         num_examples: int = hparam(2000, low=10, high=3500)
         """The number of flights of each environment."""

@@ -1,4 +1,4 @@
-"""Four points that can be memorised one by one or explained by what they share."""
+"""Four points that can be memorised one by one, or explained by a shared coordinate."""
 
 from collections.abc import Callable
 
@@ -25,10 +25,10 @@ from .linear_sem import named_weights
 class FourPoints(Dataset):
     """Regression on one example an environment: the target is 1 and x_e = 3 (e_e + 0.1 e_5).
 
-    The linear example in the notebook of Parascandolo et al.: (1/3, 1/3, 1/3, 1/3, 0) patches a
-    solution together from the coordinates that single environments have, (0, 0, 0, 0, 10/3) is the
-    one that all share. The notebook's loss is half the squared error. `test`, which is ours, has
-    the shared coordinate alone.
+    The linear example in the notebook of Parascandolo et al.: (1/3, 1/3, 1/3, 1/3, 0) combines the
+    coordinates of single environments, (0, 0, 0, 0, 10/3) uses the coordinate that all share. The
+    notebook's loss is half the squared error. `test`, which the notebook lacks, has the shared coordinate
+    alone.
     """
 
     environments = ("1", "2", "3", "4", "test")

@@ -1,4 +1,4 @@
-"""Features of images under a frozen network, computed once, so that heads train fast."""
+"""Features of images from a frozen network, computed once, so that heads train fast."""
 
 import hashlib
 import shlex
@@ -38,7 +38,7 @@ from oodbench.results.predictions import opened_arrays
 from oodbench.yaml_values import assignments
 
 IN_MEMORY = 2**30
-"""Features of at most so many bytes are held in memory."""
+"""Features of at most this number of bytes are held in memory."""
 CHUNK = 32
 """Inputs in memory per forward pass: the activations of small inputs can be large."""
 SAMPLE = 4
@@ -48,7 +48,7 @@ KEPT = (
     *("task", "classes", "attributes", "metric", "higher_is_better", "split_metrics"),
     *("holdout", "cluster_names", "separates_clusters"),
 )
-"""What the features have of the images' dataset."""
+"""The attributes that the features take over from the dataset of images."""
 
 _IMAGES: WeakValueDictionary[tuple[Any, ...], Dataset] = WeakValueDictionary()
 """The datasets of images in use, so that a folder is listed once for the features of several networks."""
@@ -66,7 +66,7 @@ _IMAGES: WeakValueDictionary[tuple[Any, ...], Dataset] = WeakValueDictionary()
     ),
 )
 class FrozenFeatures(FileDataset):
-    """The features of any dataset of images under a network with given weights, or from a `file`.
+    """The features of any dataset of images, from a network with given weights or from a `file`.
 
     Environments, splits, clusters, attributes and metrics are that dataset's. Features are extracted once,
     without augmentation, into the data directory: `python -m oodbench.data cache FrozenFeatures` does so
@@ -96,8 +96,8 @@ class FrozenFeatures(FileDataset):
         """A file of numpy.savez with the features of any model: an array (N, F) for each environment, its
         examples in the order of `load`. No network is needed then, and `sha256` is that of this file."""
         as_test: str = hparam("", neutral="")
-        """The environment whose examples all others get: what could be reached in it as a test. Some of its
-        examples have to be unseen in training (`Environment.unseen`), as in `EmojiStyles`."""
+        """The environment whose examples all others get, for a ceiling on it as test environment. Some of
+        its examples have to be unseen in training (`Environment.unseen`), as in `EmojiStyles`."""
 
     options: Options
 

@@ -1,4 +1,4 @@
-"""Answers to a survey over five decades: which party do respondents lean to, decades later?"""
+"""Answers to a survey over five decades: to which party do respondents lean, decades later?"""
 
 from typing import Any
 

@@ -23,7 +23,7 @@ from .manifest import Manifest
 
 @register("HuggingFace", image_metadata(paper="none", licence="the file's", shift="the file's"))
 class HuggingFace(Manifest):
-    """Pictures that a column holds, as Hugging Face's feature `Image` has them: bytes, or a path.
+    """Pictures in a column of Hugging Face's feature `Image`: bytes, or a path.
 
     The bytes become files in `.oodbench` next to the file or folder, once. A table without pictures is
     the dataset `Table`.

@@ -34,9 +34,9 @@ VALIDATION = ("dev", "eval")
 SUBJECT = re.compile(r"[a-z]+[-_]?\d+(?=[-_])", re.IGNORECASE)
 """The beginning of a file name that may name a patient or a thing."""
 STRAYS = ("raw", "new folder", "untitled folder", "tmp", "temp", "backup", "unsorted")
-"""Names of folders, in lower case, that are rarely meant as a class or an environment."""
+"""Lower-case names of folders that are rarely meant as a class or an environment."""
 Names = dict[Path, tuple[str, ...]]
-"""The names of the folders around a picture: its environment, its class and further ones."""
+"""The names of the folders around a picture: the environment, the class and further ones."""
 
 
 @register(
@@ -44,11 +44,11 @@ Names = dict[Path, tuple[str, ...]]
     image_metadata(paper="none", licence="the owner's", shift="whatever tells the folders apart"),
 )
 class ImageFolder(OwnImages):
-    """Images in ROOT/ENVIRONMENT/CLASS/; the last environment is the test one by default.
+    """Images in ROOT/ENVIRONMENT/CLASS/; by default the last environment is the test environment.
 
-    Environments are in the order in which people count (2, 10). `root` is under the data directory
-    unless it is absolute. It belongs to a run's identity: keep it relative where the data may move. With
-    `attributes` the images are in ROOT/ENVIRONMENT/CLASS/ATTRIBUTE/. Links are followed.
+    Environments are in natural order (2 before 10). `root` is under the data directory unless it is
+    absolute. It belongs to a run's identity: keep it relative if the data may move. With `attributes` the
+    images are in ROOT/ENVIRONMENT/CLASS/ATTRIBUTE/. Links are followed.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -60,12 +60,12 @@ class ImageFolder(OwnImages):
         """Whether each class's folder has a subfolder for every attribute value."""
         splits: str = hparam("", options=("", "merge", "train", "val", "test", "keep"), neutral="")
         """Which of the folders `train`, `val`, `test` inside or around environments are read: one, or all
-        with `merge`; `keep` takes them for classes or environments."""
+        with `merge`; `keep` takes them as classes or environments."""
         group: str = hparam("", neutral="")
         r"""A regular expression for the part of a path below the root that names a picture's group, such as
         a patient, which stays on one side of drawn splits: `P\d+`, or the parentheses in `scan_(\d+)_`."""
         group_across: str = hparam("keep", options=("keep", "drop"), neutral="keep")
-        """Whether training keeps or drops pictures whose group is in a test environment, too."""
+        """Whether training keeps or drops pictures whose group also occurs in a test environment."""
 
     options: Options
 
@@ -157,7 +157,7 @@ class ImageFolder(OwnImages):
 
     def _names(self) -> Names:
         """The names of each picture's folders, without those of splits."""
-        written: dict[str, str] = {}  # by a name in NFC, its first spelling on disk
+        written: dict[str, str] = {}  # the first spelling on disk of each name in NFC
         names, start = Names(), len(self.folder.parts)
         for file in image_files(self.folder):
             if len(folders := file.parts[start:-1]) > 1:
@@ -208,7 +208,7 @@ class ImageFolder(OwnImages):
         return names
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
-        """The attributes (N,), by the folders in those of classes; raises UserError for a file in none."""
+        """The attributes (N,), by the folders in class folders; raises UserError for a file in none."""
         if not self.options.attributes:
             return None
         depth = len(self.root.parts) + 2 + (self.options.splits not in ("", "keep"))
@@ -223,7 +223,7 @@ class ImageFolder(OwnImages):
 
     @property
     def files_read(self) -> Collection[Path]:
-        """The images and all folders; those in the root are the environments."""
+        """The images and all folders; the folders in the root are the environments."""
         files = super().files_read
         places = [self.root / name for name in self.environments]
         folders = {os.path.dirname(file) for file in files}  # noqa: PTH120 (fast)
@@ -231,7 +231,7 @@ class ImageFolder(OwnImages):
 
     @property
     def root(self) -> Path:
-        """The folder of the option `root`, or the only one in it."""
+        """The folder of the option `root`, or the only folder in it."""
         if self.options.root == "" and self.data_dir is None:
             raise UserError("ImageFolder needs its option `root`, or --data-dir DIR")
         if not self.environments:
@@ -244,7 +244,7 @@ class ImageFolder(OwnImages):
 
     @property
     def notes(self) -> Sequence[str]:
-        """How pictures are read, which files are left out, and which folders may be there by mistake."""
+        """How pictures are read, which files are ignored, and which folders may be mistakes."""
         root, listing = self.root, self.listing
         at = [root / name for name in class_folders(root)]
         at += [folder / name for folder in at for name in class_folders(folder)]
@@ -279,7 +279,7 @@ def _unwrapped(root: Path) -> Path:
 
 
 def _same_subjects(listing: Listing) -> str:
-    """A note if all file names begin as `P012_3.png` does, and environments share such beginnings."""
+    """A note if all file names begin like `P012_3.png`, and environments share such beginnings."""
     begun = {
         name: [match[0].lower() for file, _ in files if (match := SUBJECT.match(file.name))]
         for name, files in listing.items()

@@ -1,4 +1,4 @@
-"""Colored digits whose inputs tell how often the colour contradicts the label in their environment."""
+"""Colored digits whose inputs say how often the colour contradicts the label in their environment."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,13 +23,12 @@ from .colored_digits import ColoredDigits
     ),
 )
 class InformedDigits(ColoredDigits):
-    """`ColoredDigits` with a further channel that holds the environment's `flips`: domain-informed ERM.
+    """`ColoredDigits` with an additional channel for the environment's `flips`: domain-informed ERM.
 
     Domain-informed ERM (arXiv:2510.04441) is ERM of a predictor f(x, m) of an input and of what is known
-    about its domain, the test one too. So it is a matter of the inputs, and any method can be informed.
-    Here m is how often the colour contradicts the label, and the best answer changes with it (posterior
-    drift). Pooled ERM, with `informed: false`, has a channel of zeros on the same examples. Inputs are
-    (3, 8, 8).
+    about its domain, also the test domain. Only the inputs differ, so any method can be informed. Here m is
+    how often the colour contradicts the label, and the best answer changes with it (posterior drift).
+    Pooled ERM, with `informed: false`, has a channel of zeros on the same examples. Inputs are (3, 8, 8).
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class InformedDigits(ColoredDigits):
         flips: tuple[float, ...] = hparam((0.1, 0.3, 0.5, 0.7, 0.9))
         """How often the colour contradicts the label, by environment; the last is the test one."""
         informed: bool = hparam(True)
-        """Whether the further channel holds the environment's number, or zeros."""
+        """Whether the additional channel holds the environment's number, or zeros."""
 
     options: Options
 

@@ -1,4 +1,4 @@
-"""The first example of the paper on invariant risk minimization, as a well-known notebook has it."""
+"""The first example of the paper on invariant risk minimization, in the form of a well-known notebook."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

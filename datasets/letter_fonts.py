@@ -1,4 +1,4 @@
-"""Letters in five kinds of fonts: of text, monospaced, handwriting, pixels and display fonts."""
+"""Letters in five kinds of fonts: text, monospaced, handwriting, pixel and display fonts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ DUSTIN = Package(
 PRETRAINED = 224
 """The side of the pictures for pretrained networks."""
 EVERY = 3
-"""Every third face of AEnigma, by name, is taken, since many share a family."""
+"""Every third face of AEnigma, by name, is taken, as many share a family."""
 NO_LETTERS = (
     "18holes bin01st binaryt binaryx binx01s bitbttf bloktilt candystr fauxsnow graviseg graze "
     "hdmaker inkswipe lineding mobilize qbicle1 qbicle2 qbicle3 qbicle4 snailets symmetry "
@@ -106,7 +106,7 @@ class Face(NamedTuple):
 
 
 def faces(files: Mapping[str, Files], characters: str, who: str) -> list[Face]:
-    """The faces that have all characters, saying which others lack one; raises UserError for bad fonts."""
+    """The faces that have all characters; prints which faces lack one. Raises UserError for bad fonts."""
     from oodbench.terminal import terminal  # rich draws random numbers as it is imported
 
     chosen: list[tuple[str, str, bytes]] = []
@@ -175,7 +175,7 @@ def fontsource(kinds: Sequence[str] = tuple(FONTSOURCE)) -> tuple[Package, ...]:
     ),
 )
 class LetterFonts(DrawnPictures):
-    """Capital letters in a kind of font that was not trained on.
+    """Capital letters in a kind of font without training data.
 
     Every environment is a kind of font, with the 26 letters of each of its faces, black on white and as
     large as fits: 22 faces of text, 27 monospaced, 14 of handwriting, 9 of pixels and 159 display faces. A

@@ -62,13 +62,13 @@ class LinearSEM(Dataset):
 
         variant: str = hparam("FOU", options=VARIANTS)
         scales: tuple[float, ...] = hparam((0.2, 2.0, 5.0))
-        """The noise's scale e, by environment; the last is the test one."""
+        """The noise's scale e, by environment; the last is the test environment."""
         num_examples: int = hparam(1000, low=1)
         dim: int = hparam(5, low=1)
         unit_weights: bool = hparam(True)
         """W_xy = W_yz = 1, as in the stored results; else entries N(0, 1) / (2 * dim)."""
         as_test: bool = hparam(False, neutral=False)
-        """Whether every environment has the scale of the test one: what could be reached."""
+        """Whether every environment has the test environment's scale, for a ceiling."""
 
     options: Options
 

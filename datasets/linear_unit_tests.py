@@ -96,7 +96,7 @@ class LinearUnitTests(Dataset):
     def _examples(
         self, trial: int, number: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x and z, (N, 5) each, and the targets of the environment of a number."""
+        """x and z, (N, 5) each, and the targets of the environment with a given number."""
         n = self.options.num_examples
         of_environment = self.generator(trial, self.options.example, "environment", number)
         first, second = torch.rand(2, generator=of_environment, dtype=torch.double).tolist()

@@ -1,4 +1,4 @@
-"""What tables, manifests and texts share: a file that lists examples, a row each."""
+"""The base of tables, manifests and texts: a file that lists examples, one in each row."""
 
 import hashlib
 from collections import Counter
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 SPLITS = ("in", "out")
 SEVERAL = 10
-"""More names than these that are numbers may be meant as numbers."""
+"""More numeric names than this may be meant as numbers."""
 
 
 class Listed(Dataset):
-    """Examples that a file lists, one a row, with a target and an environment.
+    """Examples that a file lists, one in each row, with a target and an environment.
 
     The file is CSV, JSON, Parquet or Arrow, or a folder of Parquet files or of `Dataset.save_to_disk`.
 
-    A column `split` (`in` or `out`) replaces the drawn split. Environments are in the order in which
-    people count. All trials have the same data. Real targets are standardised in training alone.
+    A column `split` (`in` or `out`) replaces the drawn split. Environments are in natural order. All trials
+    have the same data. Real targets are standardised in training only.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -59,11 +59,11 @@ class Listed(Dataset):
         file: str = hparam("")
         """The path of the file or folder under the data directory, or else the working directory."""
         md5: str = hparam("")
-        """The md5 of the file, so that other contents make other runs; by default computed."""
+        """The md5 of the file, so that other contents give other runs; computed by default."""
         encoding: str = hparam("", neutral="")
         """The file's encoding; by default detected."""
         separator: str = hparam("", neutral="")
-        """What separates columns, by default detected: a character, `comma`, `semicolon`, `tab`, `bar` or
+        """The separator of columns, detected by default: a character, `comma`, `semicolon`, `tab`, `bar` or
         `blank`."""
         decimal: str = hparam("", options=("", ".", ","), neutral="")
         """The decimal sign of numbers; by default detected."""
@@ -80,7 +80,7 @@ class Listed(Dataset):
         group: str = hparam("", neutral="")
         """The column, if any, whose equal values (a patient, a day) stay on one side of a drawn split."""
         group_across: str = hparam("keep", options=("keep", "drop"), neutral="keep")
-        """Whether training keeps or drops examples whose group is in a held-out environment, too."""
+        """Whether training keeps or drops examples whose group also occurs in a held-out environment."""
         test_environments: tuple[str, ...] = hparam(())
         """The default test environments; the last one with at least 30 examples if none are given."""
 
@@ -103,7 +103,7 @@ class Listed(Dataset):
         super().__init__(replace(options, md5=checksum), data_dir)
         self.rows = _cells(self.path, checksum, options.encoding, options.separator)
         self._roles: dict[str, Reading] = {}
-        """How columns are read that an option gives a role, by name."""
+        """How columns with a role are read, by name."""
         self._refuse_a_second_header()
         names = self._words("environment", options.environment)
         self.places = {
@@ -138,7 +138,7 @@ class Listed(Dataset):
 
     @property
     def label(self) -> str:
-        """The file's name and the options without their default."""
+        """The file's name and the options that differ from their defaults."""
         unsaid = ("file", "md5", "test_environments", "encoding", "separator", "decimal")
         changed = {k: v for k, v in self.changed_options.items() if k not in unsaid}
         said = {k: f"[{', '.join(v)}]" if isinstance(v, tuple) else v for k, v in changed.items()}
@@ -181,7 +181,7 @@ class Listed(Dataset):
         }
 
     def further(self, new: "pd.DataFrame | str | PathLike[str]") -> Cells:
-        """The cells of new rows from a data frame or a file; raises UserError for anything else."""
+        """The cells of new rows in a data frame or a file; raises UserError for anything else."""
         import pandas as pd
 
         if isinstance(new, pd.DataFrame):
@@ -198,7 +198,7 @@ class Listed(Dataset):
         """The texts (N,) in the column of a role; raises UserError for an empty one."""
         words, note = one_spelling(self.rows.texts(column))
         note = f"{note} and count as one" if note else ""
-        if role == "group":  # so that nobody is on both sides of a split
+        if role == "group":  # so that no patient is on both sides of a split
             names, alike = one_name(words.tolist())
             words, note = np.array(names, dtype=object), note or alike
         distinct = set(words)
@@ -210,7 +210,7 @@ class Listed(Dataset):
         return words
 
     def _refuse_a_second_header(self) -> None:
-        """Raise UserError for a row that repeats the header, as in files that were joined."""
+        """Raise UserError for a row that repeats the header, as in concatenated files."""
         names = self.options.environment, self.options.target
         environment, target = (pc.equal(self.rows.cells(name), name) for name in names)
         row = pc.index(pc.and_(environment, target), True).as_py()
@@ -285,7 +285,7 @@ def one_name(texts: Sequence[str]) -> tuple[list[str], str]:
 
 @lru_cache(maxsize=2)
 def _cells(path: Path, md5: str, encoding: str, separator: str) -> Cells:
-    return Cells(path, encoding, separator)  # `md5` tells other contents apart
+    return Cells(path, encoding, separator)  # `md5` distinguishes other contents
 
 
 def class_notes(

@@ -1,4 +1,4 @@
-"""Sets of files made on this machine: a manifest, and processes that resume after an interruption."""
+"""Files made on this machine: a manifest, and processes that resume after an interruption."""
 
 import json
 import multiprocessing
@@ -56,7 +56,7 @@ class MadeDataset(FileDataset):
     """
 
     reads_parts: ClassVar[bool] = False
-    """Whether a set with larger numbers among its settings will do."""
+    """Whether files that were made with larger numbers can be used."""
 
     @property
     @abstractmethod
@@ -97,7 +97,7 @@ class MadeDataset(FileDataset):
         return {f"{self.folder}/{file}": manifest["checksums"][file] for file in files}
 
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
-        """Make what is missing; raises UserError if another set is there or being made."""
+        """Make what is missing; raises UserError if the folder has another set, or it is being made."""
         if source is not None:
             raise UserError(f"{self.name} is made by playing, and not --from a file")
         folder, pieces, settings = data_dir / self.folder, self.pieces, self.settings
@@ -134,7 +134,9 @@ def _remove_damaged(folder: Path, settings: Mapping[str, Any]) -> None:
 def _fill(
     missing: Sequence[Any], write: Callable[[Any], None], workers: int, title: str, total: int
 ) -> None:
-    order = random.Random(0).sample(missing, len(missing))  # mixed, for the time left
+    order = random.Random(0).sample(
+        missing, len(missing)
+    )  # mixed, for the estimate of the time left
     context = multiprocessing.get_context("spawn")
     with progress() as bar, ProcessPoolExecutor(workers, context, end_with_parent) as pool:
         row = bar.add_task(title, total=total, completed=total - len(missing))

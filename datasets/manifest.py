@@ -16,12 +16,12 @@ from oodbench.errors import UserError
 from .listed import Listed
 
 PATHS = ("path", "file_name", "filename", "filepath", "image_path", "image", "file")
-"""Names of the column of images, the first that is there."""
+"""Names of the column of images; the first one found is used."""
 
 
 @register("Manifest", image_metadata(paper="none", licence="the file's", shift="the file's"))
 class Manifest(Listed, OwnImages):
-    """Image files that a column such as `path` names, absolutely or relative to the folder of the file."""
+    """Image files that a column such as `path` names, absolute or relative to the file's folder."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Listed.Options, OwnImages.Options):
@@ -34,7 +34,7 @@ class Manifest(Listed, OwnImages):
 
     @property
     def image_column(self) -> str:
-        """The column of images: `path`, or what other tools call it."""
+        """The column of images: `path`, or another tool's name for it."""
         return next((name for name in PATHS if name in self.rows.columns), PATHS[0])
 
     @property
@@ -45,7 +45,7 @@ class Manifest(Listed, OwnImages):
 
     @cached_property
     def files(self) -> list[Path]:
-        """The image of each row; raises UserError, with the line, for one that is not there."""
+        """The image of each row; raises UserError, with the line, for a missing image."""
         files = []
         for row, text in enumerate(self.rows.texts(self.image_column)):
             plain = [text, text.replace("\\", "/"), unquote(text)]
@@ -61,7 +61,7 @@ class Manifest(Listed, OwnImages):
 
     def _nearest(self, text: str) -> str:
         """The end of another computer's path that is a file here, or the nearest name in its folder."""
-        folders = PureWindowsPath(text).parts  # it takes slashes, too
+        folders = PureWindowsPath(text).parts  # it accepts slashes, too
         ends = ("/".join(folders[i:]) for i in range(1, len(folders)))
         if found := next((end for end in ends if (self.root / end).is_file()), ""):
             return found

@@ -1,4 +1,4 @@
-"""Images, some with a redrawn label or noise for an input: how much a method memorizes."""
+"""Images, some with a redrawn label or noise as input, to measure how much a method memorizes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -95,12 +95,12 @@ BASES: Mapping[str, Images] = {
 class NoisyLabels(FileDataset):
     """Images with some labels redrawn: memorization at `fraction` 1, label noise at 0.25.
 
-    Section 4.2 and its code. The one training environment is `train`; `test` has clean test images.
-    The training images whose redrawn label is wrong are also there as `mislabeled`, with
-    that wrong label. It counts as a test environment because nobody trains on this copy: there
-    accuracy is the share memorized, chance is a tenth, and a method that ignores the noise has less.
-    Its average with `test` says nothing. Train on all of `train`, as the paper did, with `holdout: 0`
-    in the sweep: otherwise the copies of images in the `out` split were never seen.
+    Section 4.2 and its code. The one training environment is `train`; `test` has clean test images. The
+    training images whose redrawn label is wrong are also there as `mislabeled`, with that wrong label. It
+    counts as a test environment because no run trains on this copy: there accuracy is the share memorized,
+    chance is a tenth, and a method that ignores the noise has less. Its average with `test` says nothing.
+    Train on all of `train`, as the paper did, with `holdout: 0` in the sweep: otherwise the copies of
+    images in the `out` split were never seen.
 
     Which images, labels and noise are drawn depends on the trial alone, so that a larger `fraction`
     changes more labels of the same images. Inputs are normalised by channel.
@@ -121,8 +121,8 @@ class NoisyLabels(FileDataset):
         num_test_examples: int = hparam(0, low=0)
         """The number of test images, which the trial draws; 0 takes all."""
         same_data: bool = hparam(False, neutral=False)
-        """Whether trials share images, labels and noise, and differ in initial weights and batches alone,
-        which gives an example an error rate over trials (arXiv:1706.05394, section 3.3.1)."""
+        """Whether trials share images, labels and noise, and differ only in initial weights and batches, so
+        that each example has an error rate over trials (arXiv:1706.05394, section 3.3.1)."""
         critical: int = hparam(0, low=0, neutral=0)
         """The number of test images whose `critical_sample_ratio` is recorded at each evaluation:
         the share that `oodbench.critical_samples` finds in the paper's box. 0 records none."""

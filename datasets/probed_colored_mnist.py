@@ -25,7 +25,7 @@ class ProbedColoredMNIST(ColoredMNIST):
     """The training environments of `ColoredMNIST` and test environments on a line with them.
 
     The risk plane of Krueger et al. (figure 2; figure 5.2 of the thesis): the first 50,000 images are
-    dealt out to the first two environments, which train, the last 10,000 to all others, which probe
+    divided between the first two environments, for training, the last 10,000 among all others, which show
     how risk and accuracy change with the probability that the colour contradicts the label.
     """
 

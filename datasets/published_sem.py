@@ -13,13 +13,13 @@ from .linear_sem import LinearSEM, Model
 
 @register("PublishedSEM", replace(LinearSEM.metadata, paper="arXiv:1907.02893 and 2003.00688"))
 class PublishedSEM(LinearSEM):
-    """`LinearSEM` as the released code of two papers draws it, from its default seeds.
+    """`LinearSEM` with the random draws of two papers' released code, from its default seeds.
 
-    With torch's generator, whose stream of numbers is still the same, the models and examples are
-    those behind the published numbers, so that ours can be compared model by model. The results
-    stored with the code of arXiv:1907.02893 have a seed for each model, which is its trial; those of
-    arXiv:2003.00688 (`one_stream`, with `unit_weights` false) draw all models from seed 0, one
-    after another. The noise of the last of `scales`, which neither paper has, is ours.
+    With torch's generator, whose stream of numbers is still the same, the models and examples are those
+    behind the published numbers, so that ours can be compared model by model. The results stored with the
+    code of arXiv:1907.02893 have a seed for each model, which is its trial; those of arXiv:2003.00688
+    (`one_stream`, with `unit_weights` false) draw all models from seed 0, one after another. The noise of
+    the last of `scales` is drawn here, as neither paper has it.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Rotated MNIST's construction on the scans of digits that scikit-learn ships."""
+"""Rotated MNIST's construction on scikit-learn's scans of digits."""
 
 from dataclasses import dataclass
 
@@ -28,10 +28,10 @@ DEGREES = (0, 15, 30, 45, 60, 75)
 class RotatedDigits(Dataset):
     """1,797 real 8x8 scans of digits, rotated by 0 to 75 degrees; they need no download.
 
-    The scans are those of `sklearn.datasets.load_digits`, dealt out in an order drawn by the trial, so
-    that environments (299 or 300 scans each) share none. Inputs are (1, 8, 8) in [0, 1], rotated
-    anticlockwise about their centre, bilinearly, black outside. Larger angles than in training are held
-    out: 60 degrees for validation, 75 for the test.
+    The scans are those of `sklearn.datasets.load_digits`, divided at random in each trial, so that
+    environments (299 or 300 scans each) share none. Inputs are (1, 8, 8) in [0, 1], rotated anticlockwise
+    about their centre, bilinearly, black outside. Larger angles than in training are held out: 60 degrees
+    for validation, 75 for the test.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class RotatedDigits(Dataset):
         """The angles of the environments."""
 
         as_test: bool = hparam(False)
-        """Whether every environment is rotated as the test one is: what could be reached."""
+        """Whether every environment is rotated like the test environment, for a ceiling."""
 
     options: Options
     environments = tuple(str(degree) for degree in DEGREES)

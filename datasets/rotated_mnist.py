@@ -1,4 +1,4 @@
-"""MNIST dealt out to environments as arXiv:2007.01434 does it, and its rotations."""
+"""MNIST divided among environments as in arXiv:2007.01434, and its rotations."""
 
 from abc import abstractmethod
 from functools import lru_cache
@@ -25,7 +25,7 @@ CHECKSUMS = {
 
 
 class DealtMNIST(FileDataset):
-    """All 70,000 images of MNIST, dealt out to the environments in an order drawn by the trial.
+    """All 70,000 images of MNIST, divided among the environments at random in each trial.
 
     DomainBed's code draws another order for every run; here all runs of a trial share it.
     """
@@ -76,7 +76,7 @@ def _mnist(
     ),
 )
 class RotatedMNIST(DealtMNIST):
-    """MNIST rotated by 0 to 75 degrees, as arXiv:2007.01434 builds it (after arXiv:1508.07680).
+    """MNIST rotated by 0 to 75 degrees, as in arXiv:2007.01434 (after arXiv:1508.07680).
 
     Inputs are (1, 28, 28) in [0, 1], rotated anticlockwise by Pillow on bytes: bilinear, black outside.
     """

@@ -1,4 +1,4 @@
-"""Spawrious: breeds of dogs in front of backgrounds that go with them, until they do not."""
+"""Spawrious: breeds of dogs in front of backgrounds that agree with the breed in training only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ GROUPS = {
 ORDER = ("bulldog", "dachshund", "labrador", "corgi")
 """The breeds to which the backgrounds belong, in turn."""
 SWAPPED = (1, 0, 3, 2)
-"""By breed, the index of the one whose background it has in the second training environment (`M2M`)."""
+"""By breed, the index of the breed whose background it has in the second training environment (`M2M`)."""
 
 
 @register(
@@ -72,7 +72,7 @@ class Spawrious(Published):
 
     @cached_property
     def listing(self) -> Listing:
-        """All files of the variant; raises UserError for a folder with too few."""
+        """All files of the variant; raises UserError for a folder with too few files."""
         training, test, filler = GROUPS[self.options.variant]
         seen, unseen = training.split(), test.split()
         listing: Listing = {name: [] for name in self.environments}

@@ -1,4 +1,4 @@
-"""Two interleaved spirals with a shortcut that every environment encodes in its own way."""
+"""Two interleaved spirals with a shortcut that every environment encodes differently."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,7 @@ class Spirals(Dataset):
         """Divide each coordinate of the spirals by its standard deviation in the environment."""
         num_revolutions: int = hparam(3, low=0)
         as_test: bool = hparam(False, neutral=False)
-        """Whether the shortcut is noise everywhere, as in the test environment: what could be reached."""
+        """Whether the shortcut is noise everywhere, as in the test environment, for a ceiling."""
 
     options: Options
 

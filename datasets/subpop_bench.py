@@ -1,4 +1,4 @@
-"""Data in the folders of SubpopBench (arXiv:2302.12254), as its scripts store them.
+"""Data in the folders that SubpopBench's scripts write (arXiv:2302.12254).
 
 For each set DATA_DIR has files and a table that SubpopBench has written: an example a row, with the columns
 `filename`, `split` (0, 1, 2: train, validation, test), `y` (the class) and `a` (the attribute). Splits are
@@ -33,7 +33,7 @@ SOURCE = "the scripts of https://github.com/YyzHarry/SubpopBench make it"
 
 
 class SubpopBench(SampledDataset):
-    """A set of SubpopBench, see the module."""
+    """A dataset of SubpopBench; see the module."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(SampledDataset.Options):
@@ -42,7 +42,7 @@ class SubpopBench(SampledDataset):
         size: int = hparam(0, low=0)
         """Pixels of a side, or words; 0: SubpopBench's."""
         from_scratch: bool = hparam(False)
-        """Whether the network has no pretrained weights; texts then have a small one."""
+        """Whether the network has no pretrained weights; texts then get a small network."""
 
     table: ClassVar[str]
     """The table, in the folder of the set."""
@@ -134,7 +134,7 @@ class SubpopImages(SubpopBench):
     images: ClassVar[str] = ""
     """The folder of the images, inside the folder of the dataset."""
     margin: ClassVar[float] = 1.0
-    """The factor by which images are larger than their centre, the input."""
+    """The factor by which images are larger than their centre, which is the input."""
     crop: ClassVar[bool] = False
     """Whether the largest central square is taken first."""
     usual_size = 224
@@ -264,7 +264,7 @@ class SubpopCheXpert(SubpopImages):
     task, crop, margin = Task("binary"), True, 256 / 224
 
     def place(self, name: str) -> str:
-        """The path below the folder `chexpert`: SubpopBench has written absolute ones."""
+        """The path below the folder `chexpert`, as SubpopBench writes absolute paths."""
         return name.rpartition("chexpert/")[2]
 
 
@@ -326,7 +326,7 @@ InputFeatures = type("InputFeatures", (), {"__module__": "utils_glue"})
     ),
 )
 class SubpopMultiNLI(SubpopTexts):
-    """Pairs of sentences and how they relate, with and without a negation, from SubpopBench's folder.
+    """The relation of two sentences, with and without a negation, from SubpopBench's folder.
 
     Inputs are BERT's word pieces of both sentences (128); a piece does not say which sentence it is from.
     """
@@ -365,7 +365,7 @@ def _pieces(files: Sequence[Path]) -> list[Tensor]:
             with torch.serialization.safe_globals([InputFeatures]):
                 features = torch.load(file, weights_only=True)
             pieces += [torch.tensor(one.input_ids) for one in features]
-        except Exception as error:  # torch raises anything for a damaged file
+        except Exception as error:  # for a damaged file torch raises errors of any type
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{file} holds no word pieces: {reason}") from error
     return pieces

@@ -38,7 +38,7 @@ FILL = (
     "marks them in an additional input; or leave the row out"
 )
 NUMBERED = ("row", "no", "nr", "lfd. nr.", "x")
-"""Names of columns that are left out if they count the rows, or those of each environment."""
+"""Names of columns that are left out if they number the rows, in total or within environments."""
 IDENTIFIERS = ("id", "index", "level_0", "idx", "rowname", "rownames")
 """Names of columns that are left out if they hold whole numbers, all distinct in each environment."""
 
@@ -57,10 +57,10 @@ IDENTIFIERS = ("id", "index", "level_0", "idx", "rowname", "rownames")
 class Table(Listed):
     """Columns of numbers and categories: numbers are standardised, categories one-hot.
 
-    `oodbench.data check Table` prints what each column is read as, and why. Columns that have no name,
-    count the rows or hold dates are not inputs unless `features` names them.
+    `oodbench.data check Table` prints how each column is read, and why. Columns without a name, row numbers
+    and dates are not inputs unless `features` names them.
 
-    Empty numbers are filled by `missing`, and a further input of each such column is 1 where they were
+    Empty numbers are filled by `missing`, and an additional input for each such column is 1 where they were
     empty; an empty category is a category. All estimates are from the rows that a run trains on.
     """
 
@@ -69,9 +69,10 @@ class Table(Listed):
         """The file and what its columns mean."""
 
         features: tuple[str, ...] = hparam(())
-        """The columns of inputs; by default all that no other option names."""
+        """The columns of inputs; by default all columns that no other option names."""
         categorical: tuple[str, ...] = hparam((), neutral=())
-        """The columns of numbers that are categories, such as codes; columns of texts always are."""
+        """The columns of numbers that are categories, such as codes; columns of texts are always
+        categories."""
         missing: str = hparam("", options=("", *IMPUTATIONS), neutral="")
         """The statistic that fills empty cells of numbers, the `median` or `mean` of the rows that a run
         trains on; without one, an empty cell is an error."""
@@ -211,7 +212,7 @@ class Table(Listed):
 
 
 def _odd_numbers(texts: Sequence[str]) -> str:
-    """A clause on many texts that hold digits and no letter, such as 120/80, or nothing."""
+    """A clause if many texts hold digits and no letter, such as 120/80; otherwise empty."""
     if len(texts) <= SEVERAL or any(re.search(r"[^\W\d_]|^\D*$", text) for text in texts):
         return ""
     return f"{len(texts)} texts such as {texts[0]} count as words, not as numbers"

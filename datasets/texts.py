@@ -45,7 +45,7 @@ class Texts(Listed):
         """A folder with the tokenizer and the weights of any model of the package transformers that
         `AutoModel` loads; none: hashed words and the network `TextCNN`."""
         size: int = hparam(128, low=1)
-        """The most pieces or words of a text that are read."""
+        """The number of pieces or words of a text that are read."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
@@ -55,7 +55,7 @@ class Texts(Listed):
 
     @property
     def network(self) -> str:
-        """`TextModel` with a model, else the small `TextCNN`."""
+        """`TextModel` if there is a model, otherwise the small `TextCNN`."""
         return "TextModel" if self.options.model else "TextCNN"
 
     @property

@@ -1,4 +1,4 @@
-"""A problem with three inputs that tells ERM, IRM and REx apart."""
+"""A problem with three inputs on which ERM, IRM and REx differ."""
 
 import itertools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ P_X = {"1": (0.4, 0.1), "2": (0.1, 0.4), "3": (0.1, 0.4), "test": (0.25, 0.25)}
 P_Y = {"1": 0.1, "2": 0.1, "3": 0.2, "test": 0.9}
 """P(y = 1 | x = 2); it is 1/2 for x = 0 and 3/4 for x = 1 everywhere."""
 EXAMPLES = 80
-"""The number of examples of an environment, with which every frequency is a whole number of them."""
+"""The number of examples of an environment, such that every frequency is a whole number of examples."""
 
 
 @register(
@@ -31,9 +31,9 @@ EXAMPLES = 80
 class ThreeInputs(Dataset):
     """Predict y from x in {0, 1, 2}, one-hot, where P(y | x = 0 or 1) is the same everywhere.
 
-    The discrete example in the code of Krueger et al.: the examples have exactly the probabilities
-    of the distribution. ERM predicts (1/2, 3/4, the mean of P(y | x = 2)), IRM (1/2, 3/4, 1/2) and REx,
-    which the shift in P(x) misleads, (1/2, 1/2, 1/2). The test environment is ours.
+    The discrete example in the code of Krueger et al.: the examples have exactly the probabilities of the
+    distribution. ERM predicts (1/2, 3/4, the mean of P(y | x = 2)), IRM (1/2, 3/4, 1/2) and REx, which the
+    shift in P(x) misleads, (1/2, 1/2, 1/2). The test environment is not from the paper.
     """
 
     environments = tuple(P_X)

@@ -1,4 +1,4 @@
-"""The sets of WILDS through the package `wilds` (arXiv:2012.07421), with its splits and metrics.
+"""The datasets of WILDS, through the package `wilds` (arXiv:2012.07421), with its splits and metrics.
 
 How the package's notions become ours:
 
@@ -54,7 +54,7 @@ FETCHED = {"DistilBERT": ("DistilBertTokenizerFast", "DistilBertModel"), "CodeGP
 
 
 class WILDS(SampledDataset):
-    """A set of the package, see the module."""
+    """A dataset of the package; see the module."""
 
     row: ClassVar[Set]
 
@@ -72,13 +72,13 @@ class WILDS(SampledDataset):
         from_scratch: bool = hparam(False)
         """Whether the network has no pretrained weights; texts are then hashed words for a small one."""
         size: int = hparam(0, low=0)
-        """The size of an input: pixels of a side, words or atoms; 0: the package's."""
+        """The size of an input: pixels of a side, words or atoms; 0: the package's size."""
 
     options: Options
     test_environments = ("test",)
     validation_environments = ("val",)
     higher_is_better = True
-    """This holds for every official metric that a paper reports."""
+    """Whether higher is better: true for every official metric that a paper reports."""
 
     def __init__(self, options: Options, data_dir: Path | None) -> None:
         super().__init__(options, data_dir)
@@ -267,7 +267,7 @@ class WILDS(SampledDataset):
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Map bytes to floats, standardised by ImageNet's channels; RxRx1 by each image's own.
 
-        RxRx1's images are turned by quarters and mirrored in training.
+        In training, RxRx1's images are rotated by multiples of 90 degrees and mirrored.
         """
         if self.row.modality != "image":
             return x
@@ -301,27 +301,27 @@ def known(name: str) -> dict[str, Any]:
 
 @register("Camelyon17", Metadata(paper="arXiv:2012.07421", **known("Camelyon17")))
 class Camelyon17(WILDS):
-    """Tumours in patches of lymph nodes from hospitals that were not trained on."""
+    """Tumours in patches of lymph nodes, in hospitals without training data."""
 
 
 @register("iWildCam", Metadata(paper="arXiv:2012.07421", **known("iWildCam")))
 class iWildCam(WILDS):
-    """Animals seen by camera traps at locations that were not trained on."""
+    """Animals seen by camera traps, at locations without training data."""
 
 
 @register("FMoW", Metadata(paper="arXiv:2012.07421", **known("FMoW")))
 class FMoW(WILDS):
-    """What land is used for, from satellites in later years; by the worst region."""
+    """Land use in satellite images of later years; by the worst region."""
 
 
 @register("RxRx1", Metadata(paper="arXiv:2012.07421", **known("RxRx1")))
 class RxRx1(WILDS):
-    """Which RNA was silenced in cells, in experiments that were not trained on."""
+    """Which RNA was silenced in cells, in experiments without training data."""
 
 
 @register("PovertyMap", Metadata(paper="arXiv:2012.07421", **known("PovertyMap")))
 class PovertyMap(WILDS):
-    """Wealth of villages from satellites in other countries; by the worse of town and land."""
+    """Wealth of villages in satellite images of other countries; by the worse of urban and rural areas."""
 
 
 @register("CivilComments", Metadata(paper="arXiv:2012.07421", **known("CivilComments")))
@@ -331,7 +331,7 @@ class CivilComments(WILDS):
 
 @register("Amazon", Metadata(paper="arXiv:2012.07421", **known("Amazon")))
 class Amazon(WILDS):
-    """Stars of reviews by users that were not trained on; by the 10th percentile of users."""
+    """Stars of reviews by users without training data; by the 10th percentile of users."""
 
 
 @register("Yelp", Metadata(paper="arXiv:2012.07421", **known("Yelp")))
@@ -341,17 +341,17 @@ class Yelp(WILDS):
 
 @register("Py150", Metadata(paper="arXiv:2012.07421", **known("Py150")))
 class Py150(WILDS):
-    """The next token of Python code; by classes and methods in repositories not trained on."""
+    """The next token of Python code, in repositories without training data; by classes and methods."""
 
 
 @register("MolPCBA", Metadata(paper="arXiv:2012.07421", **known("MolPCBA")))
 class MolPCBA(WILDS):
-    """Which of 128 assays molecules are active in, with scaffolds that were not trained on."""
+    """In which of 128 assays molecules are active, with scaffolds without training data."""
 
 
 @register("GlobalWheat", Metadata(paper="arXiv:2012.07421", **known("GlobalWheat")))
 class GlobalWheat(WILDS):
-    """Boxes around heads of wheat, in sessions that were not trained on."""
+    """Boxes around heads of wheat, in sessions without training data."""
 
 
 @register("CelebA", Metadata(paper="arXiv:2012.07421", **known("CelebA")))
@@ -366,12 +366,12 @@ class Waterbirds(WILDS):
 
 @register("WILDSDomainNet", Metadata(paper="arXiv:2012.07421", **known("WILDSDomainNet")))
 class WILDSDomainNet(WILDS):
-    """Photographs to sketches: DomainNet as WILDS 2.0 splits it."""
+    """Photographs to sketches: DomainNet with the splits of WILDS 2.0."""
 
 
 @register("BDD100K", Metadata(paper="arXiv:2012.07421", **known("BDD100K")))
 class BDD100K(WILDS):
-    """Which of nine things a driver sees at other times of the day."""
+    """Which of nine kinds of objects a driver sees, at other times of the day."""
 
 
 @register("SQF", Metadata(paper="arXiv:2012.07421", **known("SQF")))

@@ -29,14 +29,14 @@ Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 """The predictions that a set's evaluation expects: class numbers, a 0 or 1 for each label, the network's
 outputs for labels, real numbers, a class number for each token, or boxes with scores."""
 LONGEST_ROW = 2**16
-"""The last row of a table is searched in so many bytes at its end."""
+"""The last row of a table is searched in this number of bytes at its end."""
 EXTRAS = {"transformers": "text", "torch_geometric": "graphs"}
 """Optional packages that some sets need, with the extra of ours that installs them."""
 
 
 @lru_cache(maxsize=1)
 def package() -> Any:
-    """The package `wilds`, whose means over groups are from now on ours, in the whole process."""
+    """The package `wilds`; from now on its means over groups are `group_means`, in the whole process."""
     there = sys.modules.get("outdated")
     sys.modules["outdated"] = None  # type: ignore[assignment]  # its import then fails
     try:
@@ -58,7 +58,7 @@ def group_means(v: Tensor, g: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
 
 
 def check_folder(folder: Path, name: str, version: str, files: tuple[str, ...]) -> None:
-    """Raise UserError unless `folder` holds this version of a set, with these of its files."""
+    """Raise UserError unless `folder` holds this version of a dataset, with the given files."""
     others = sorted(path.name for path in folder.parent.glob(f"{name}_v*") if path != folder)
     if others and not folder.is_dir():
         raise UserError(f"version {version} is needed; {folder.parent} has {', '.join(others)}")
@@ -125,7 +125,7 @@ def read(
         raise MissingError(f"it needs the package {missing}: `{command}`", command) from error
     except UserError:
         raise
-    except Exception as error:  # the package raises anything for a damaged file
+    except Exception as error:  # for a damaged file the package raises errors of any type
         text = " ".join(str(error).split()) or "no reason given"
         raise UserError(
             f"wilds {package().__version__} cannot read it from {root}: "
@@ -145,7 +145,7 @@ def _graph_classes() -> list[Any]:
 def groups(data: Any, fields: tuple[str, ...], index: Tensor) -> dict[str, Tensor]:
     """The indices of each group among `index`, by the package's grouper over metadata fields.
 
-    Without fields there is one group, `all`. Raises UserError for an unknown field.
+    Without fields there is a single group, `all`. Raises UserError for an unknown field.
     """
     unknown = [field for field in fields if field not in data.metadata_fields]
     if unknown:

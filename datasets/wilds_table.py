@@ -141,7 +141,7 @@ class Set:
     """The size of an input: pixels of a side, tokens, atoms, features or bases."""
     kind: Kind
     outputs: int
-    """The number of outputs; 0: as many as the package's tokenizer knows tokens."""
+    """The number of outputs; 0: the number of tokens of the package's tokenizer."""
     prediction: Prediction
     metric: str
     """The official metric that the paper reports, or that the examples select by."""
@@ -168,9 +168,9 @@ class Set:
     files: tuple[str, ...]
     """The files of the set's folder without which the package cannot start."""
     by_hand: str = ""
-    """The address at which the set is to be had, if the package cannot fetch it."""
+    """The address from which to get the dataset, if the package cannot fetch it."""
     folder: str = ""
-    """The set's folder where it is not the name and version, as where another package keeps the data."""
+    """The dataset's folder, if it is not the name and version, such as another package's folder."""
     attribute: str = ""
     """The metadata field that is the examples' attribute."""
     classes: tuple[str, ...] | str = ()
