@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from oodbench.errors import UserError, definition, described
+from oodbench.errors import UserError, definition, described, is_engine
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.settings import TrainSettings
 
@@ -63,6 +63,7 @@ def forecast(
     measured next and the share of the work that is done.
     """
     from oodbench.algorithms import algorithms
+    from oodbench.networks.base import networks
     from oodbench.train.process import clean_process
 
     rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
@@ -88,9 +89,10 @@ def forecast(
             with clean_process(settings.threads):
                 taken, reason = _measure(bundle, settings)
         except Exception as error:  # a method, a network or a dataset may raise anything
-            method = definition(algorithms.get(bundle[0].algorithm))
-            is_known = isinstance(error, UserError)
-            why = str(error) if is_known else described(error, f"a step of {method}")
+            step = f"a step of {definition(algorithms.get(bundle[0].algorithm))}"
+            if not is_engine((network := networks.get(bundle[0].network)).__module__):
+                step += f" with the network {definition(network)}"
+            why = str(error) if isinstance(error, UserError) else described(error, step)
             result.failing.setdefault(row, why)
             continue
         seconds[row] += taken

@@ -12,6 +12,18 @@ from tests.helpers.commands import mistake, run
 from tests.helpers.results.sweeps import DIGITS, ODD_METHODS, outcome, tiny, tiny_file, trained
 
 TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
+NARROW = """from torch import nn
+
+from oodbench.networks.base import Network, register
+
+
+@register("Narrow")
+class Narrow(Network):
+    def __init__(self, input_shape, num_outputs, hparams):
+        super().__init__(hparams)
+        self.num_features = 1
+        self.featurizer, self.classifier = nn.Flatten(), nn.Linear(1, num_outputs)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +62,12 @@ def test_a_plan_of_steps_that_fail_ends_with_one_sentence_each(tmp_path: Path) -
     sweep = tiny_file(tmp_path, algorithms=["ERM", "Raising"], plugins=[ODD_METHODS])
     told = mistake(run("plan", sweep))
     assert re.search(r"Raising on .* fails at its first steps: .*odd_methods\.py:\d+, in up", told)
+
+
+def test_a_plan_names_the_users_network_whose_shapes_do_not_fit(tmp_path: Path) -> None:
+    Path("narrow_network.py").write_text(NARROW)
+    told = mistake(run("plan", tiny_file(tmp_path, network="Narrow", plugins=["narrow_network"])))
+    assert re.search(r"RuntimeError: .*with the network Narrow, narrow_network\.py:6\)", told)
 
 
 def test_a_plan_refuses_a_rule_that_is_not_there(tmp_path: Path) -> None:
