@@ -103,9 +103,15 @@ class Registry(Generic[T]):
     def get(self, name: str, place: str = "", hint: str = "") -> T:
         """The class registered under `name`; raises UserError with the nearest names if there is none."""
         cls = self.find(name)
-        if cls is None:
-            raise unknown(self.noun, name, self, place, hint)
-        return cls
+        if cls is not None:
+            return cls
+        base = pkgutil.resolve_name(self.base)
+        of_user = [module for n, module in sys.modules.items() if n.split(".")[0] in user_packages]
+        for found in (vars(module).get(name) for module in of_user):
+            if isinstance(found, type) and issubclass(found, base) and found not in self.registered:
+                register = f"`@register(...)` of `{self.base.rpartition('.')[0]}`"
+                raise UserError(f"{definition(found)} is not registered: put {register} above it")
+        raise unknown(self.noun, name, self, place, hint)
 
     def find(self, name: str) -> T | None:
         """The class registered under `name`, if there is one."""

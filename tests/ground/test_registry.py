@@ -171,6 +171,22 @@ def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
     assert "\n" not in str(told.value) and len(str(told.value)) < 300 + len(str(tmp_path))
 
 
+def test_a_class_of_a_plug_in_that_is_not_registered_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "from oodbench.algorithms import Algorithm", "class Bare(Algorithm):", "    pass"
+    (tmp_path / "bare_plugin.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    load_plugins(["bare_plugin"])
+    sentence = (
+        r"^Bare, .*bare_plugin\.py:2 is not registered: put `@register\(...\)` of `oodbench.alg"
+    )
+    with pytest.raises(UserError, match=sentence):
+        algorithms.algorithms.get("Bare")
+    with pytest.raises(UserError, match="^unknown dataset 'Bare'"):
+        datasets.datasets.get("Bare")
+
+
 METADATA = Metadata(
     paper="none", licence="none", family="none", shift="none", network="MLP", steps=1
 )
