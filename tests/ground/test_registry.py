@@ -183,7 +183,7 @@ def test_a_class_of_a_plug_in_that_is_not_registered_is_told(
     )
     with pytest.raises(UserError, match=sentence):
         algorithms.algorithms.get("Bare")
-    with pytest.raises(UserError, match="^unknown dataset 'Bare'"):
+    with pytest.raises(UserError, match=r"^unknown dataset 'Bare'"):
         datasets.datasets.get("Bare")
 
 
