@@ -33,7 +33,7 @@ TRIALS = 10
 """The most trials of loss sensitivity."""
 HEADER = (
     *("dataset", "method", TRAIN, f"best {TEST}", "CSR, first", "CSR, last"),
-    *("spread / binomial", "Gini"),
+    *("spread / binomial", "Gini, 2 x 16 units"),
 )
 LEGEND = 1.3
 """The width of the legend in inches."""
@@ -136,7 +136,9 @@ def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
         of_data: list[npt.ArrayLike] = [spreads, ginis[str(name)][:, -1]]
         texts += [str(with_error(*mean_and_error(v), "")) if np.size(v) else "-" for v in of_data]
         rows.append([str(name), str(label), *texts])
-    console.print(console.tables(HEADER, rows, keys=2))
+    columns = [column for column in zip(HEADER, *rows, strict=True) if {*column[1:]} != {"-"}]
+    header, *measured = zip(*columns, strict=True)
+    console.print(console.tables(header, measured, keys=2))
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         for file, panels in _figures(curves, ginis, errors).items():
@@ -188,7 +190,7 @@ def _figures(
     if errors:  # 3.1
         rates = {name: pd.Series(np.sort(wrong.mean(0))) for name, wrong in errors.items()}
         equal = {name: pd.Series(_equally_hard(wrong)) for name, wrong in errors.items()}
-        names = "example, by error rate", "error rate after one epoch"
+        names = "example, by error rate", "error rate (dotted: if equally hard)"
         found["easy-examples"] = [Panel(*names, pd.DataFrame(rates), pd.DataFrame(equal))]
     if curves["label"].nunique() == 1:
         found["over-training"] = _over_steps(curves)
@@ -206,7 +208,7 @@ def _over_steps(curves: pd.DataFrame) -> list[Panel]:
         curves.pivot_table(name, "step", "dataset_label", dropna=False)[order]
         for name in (TRAIN, TEST, CSR)
     )
-    panels = [Panel("step", "accuracy", train, test)]
+    panels = [Panel("step", "accuracy (dotted: test)", train, test)]
     is_recorded = curves[CSR].notna().any()
     return panels + [Panel("step", "critical sample ratio", ratio)] * int(is_recorded)
 

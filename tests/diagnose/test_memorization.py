@@ -48,7 +48,7 @@ def few_updates(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_finished_sweep_has_its_table_figures_and_orderings(tmp_path: Path) -> None:
     results = launched(tmp_path / "out", {"ERM": 8}, same_data=True, critical=20)
     shown = type_in("diagnose", "memorization", results, "--figures", tmp_path / "figures", code=0)
-    assert all(name in shown.stdout for name in ("real", "randX", "randY", "Gini"))
+    assert all(name in shown.stdout for name in ("real", "randX", "randY", "Gini", "CSR, last"))
     figures = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert figures == {"easy-examples", "gini", "over-training"}
     frames = frames_of([results])
@@ -72,6 +72,7 @@ def test_rows_that_differ_are_compared(rows: dict[str, int], figure: str, tmp_pa
     results = launched(tmp_path / "out", rows)
     shown = type_in("diagnose", "memorization", results, "--figures", tmp_path / "figures", code=0)
     assert "other data" in shown.stdout and "`same_data`" in shown.stdout
+    assert "CSR" not in shown.stdout and "binomial" not in shown.stdout  # nothing was measured
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"gini", figure}
 
 
