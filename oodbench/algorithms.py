@@ -57,13 +57,13 @@ def _check(cls: type["Algorithm"]) -> None:
     """
     who, own = f"the algorithm {cls.__name__}", own_functions(cls)
     if not issubclass(cls.Hparams, CommonHparams):
-        raise UserError(f"{who}: `Hparams` derives from `Algorithm.Hparams`")
+        raise UserError(f"{who}: `Hparams` must derive from `Algorithm.Hparams`")
     silent = {"skip"} if cls.Hparams is Algorithm.Hparams else {"skip", "neutral"}
     overrides = {name for name in own if hasattr(Algorithm, name)} - silent
     if not overrides and not algorithms.registered & {*own_bases(cls)}:
         raise UserError(
             f"{who} overrides none of `objective`, `combine` and the other hooks: "
-            "it would train as ERM; a method with other hyperparameters derives from a registered one"
+            "it would train as ERM; to change only hyperparameters, derive from a registered method"
         )
 
 
@@ -233,7 +233,7 @@ class Algorithm(nn.Module):
             raise unknown("value", cls.changes, CHANGES, f"`changes` of the method {cls.__name__}")
         if not isinstance(cls.needs, Needs):
             raise UserError(
-                f"`needs` of the method {cls.__name__} is `Needs(...)`, not {cls.needs}"
+                f"`needs` of the method {cls.__name__} must be `Needs(...)`, not {cls.needs}"
             )
 
     @classmethod

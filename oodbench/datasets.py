@@ -441,5 +441,5 @@ def make(name: str, options: Mapping[str, object], data_dir: Path | None = None)
             raise UserError(f"the dataset {cls.__name__} does not set `{attribute}`, {held}")
         # a property may need data, whose absence the plan of a sweep reports
         if not isinstance(value, (wanted, property, cached_property)):
-            raise UserError(f"`{attribute}` of {name} is a {wanted.__name__}, not {value!r}")
+            raise UserError(f"`{attribute}` of {name} must be a {wanted.__name__}, not {value!r}")
     return dataset

@@ -119,7 +119,7 @@ def whole_number(value: object, name: str, least: int = 0, most: float = float("
     if isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most:
         return int(value)
     to = "on" if most == float("inf") else f"to {most}"
-    raise UserError(f"`{name}` is a whole number from {least} {to}, not {value!r}")
+    raise UserError(f"`{name}` must be a whole number from {least} {to}, not {value!r}")
 
 
 def names_arguments(function: Callable[P, R]) -> Callable[P, R]:

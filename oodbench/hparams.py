@@ -34,9 +34,9 @@ class Distribution:
             return
         low, high, *_ = (float(a) for a in self.arguments if a is not None)
         if not (low < high if self.kind == "uniform_int" else low <= high):
-            raise UserError(f"a range goes from the lower number to the higher, not {self}")
+            raise UserError(f"a range must go from the lower number to the higher, not {self}")
         if self.kind.startswith("log_") and not low > 0:
-            raise UserError(f"a range of logarithms has numbers above 0, not {self}")
+            raise UserError(f"a range of logarithms must have numbers above 0, not {self}")
 
     def at(self, u: float) -> Value:
         """The value at the quantile `u`."""
@@ -95,7 +95,9 @@ def distribution(text: str, place: str) -> Distribution:
     except UserError as error:
         raise error.at(place) from None
     except (TypeError, ValueError) as error:
-        raise UserError(f"{place} is a range such as log_uniform(1e-3, 1), not {text!r}") from error
+        raise UserError(
+            f"{place} must be a range such as log_uniform(1e-3, 1), not {text!r}"
+        ) from error
 
 
 def hparam(
@@ -232,14 +234,16 @@ def _given_ranges(
         where, families = f"'{name}' in {place}", value.get("by_family", {})
         usual = {key: value[key] for key in value if key != "by_family"}
         if usual.keys() != {"default", "range"} or not isinstance(families, dict):
-            raise UserError(f"{where} is a value, a list of them, or has a default and a range")
+            raise UserError(
+                f"{where} must be a value, a list of values, or have a default and a range"
+            )
         pairs = {}
         for key, pair in {"": usual, **families}.items():
             if key and key not in known:
                 raise unknown("family", key, known, where)
             at = f"{where} {key}".strip()
             if not isinstance(pair, dict) or not {"default"} <= pair.keys() <= {"default", "range"}:
-                raise UserError(f"{at} has a default and a range, or a default alone")
+                raise UserError(f"{at} must have a default and a range, or only a default")
             text = pair.get("range")
             pairs[key] = pair["default"], None if text is None else distribution(str(text), at)
         ranges[name] = pairs.get(family, pairs[""])

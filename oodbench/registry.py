@@ -275,8 +275,8 @@ def check_overrides(noun: str, cls: type) -> None:
             alike = [n for n, m in hooks.items() if _kind(m) == kind]
             if (nearest := _misspelt(name, alike)) is not None:
                 raise UserError(
-                    f"{who} defines `{name}`, which overrides nothing; did you mean `{nearest}`? (Your "
-                    f"own {kind} with such a name begins with an underscore: `_{name}`.)"
+                    f"{who} defines `{name}`, which overrides nothing; did you mean `{nearest}`? (If not, "
+                    f"start the name of this {kind} with an underscore: `_{name}`.)"
                 )
     if missing := getattr(cls, "__abstractmethods__", ()):
         raise UserError(f"{who} does not define {' and '.join(f'`{m}`' for m in sorted(missing))}")
@@ -285,7 +285,7 @@ def check_overrides(noun: str, cls: type) -> None:
         annotated = [*inspect.get_annotations(space)] if isinstance(space, type) else []
         if annotated and "__dataclass_fields__" not in vars(space):
             raise UserError(
-                f"{who}: `{name}` begins with `@dataclass(frozen=True, kw_only=True)`; without it "
+                f"{who}: `{name}` needs `@dataclass(frozen=True, kw_only=True)`; without it "
                 f"`{annotated[0]}` cannot be set"
             )
 
@@ -303,11 +303,11 @@ def _mistake(cls: type, name: str, given: Any, wanted: Any) -> str | None:
     if wanted is None or isinstance(wanted, type) or not isinstance(given, FUNCTIONS):
         return None
     if _kind(wanted) == "attribute":
-        return None if isinstance(given, COMPUTED) else f"`{name}` begins with `@property`"
+        return None if isinstance(given, COMPUTED) else f"`{name}` needs `@property`"
     if isinstance(given, COMPUTED):
         return f"`{name}` is a function, without `@property`"
     if isinstance(wanted, classmethod) and isinstance(given, FunctionType):
-        return f"`{name}` begins with `@classmethod`"
+        return f"`{name}` needs `@classmethod`"
     signature = inspect.signature(getattr(cls, name))
     usual = inspect.signature(wanted.__get__(None, cls))
     positional = [p for p in usual.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]

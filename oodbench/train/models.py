@@ -341,7 +341,7 @@ def _check_arguments(
     module: object, dataset: object, options: object, environments: object, holdout: object
 ) -> None:
     if not isinstance(module, nn.Module):
-        raise UserError(f"a torch.nn.Module is evaluated, not {type(module).__name__}")
+        raise UserError(f"`evaluate` takes a torch.nn.Module, not {type(module).__name__}")
     if not isinstance(dataset, str):
         raise UserError(f"`dataset` is a name, beside `options`, not {dataset!r}")
     if not isinstance(options, Mapping | None):

@@ -271,7 +271,7 @@ def test_what_a_plug_in_for_0_4_says_of_boards_is_refused_with_the_new_spelling(
     ("base", "body", "sentence"),
     [
         (Algorithm, {"objective": with_none}, r"`objective\(self\)` is called with \(self, out\)"),
-        (Algorithm, {"skip": hook}, "`skip` begins with `@classmethod`"),
+        (Algorithm, {"skip": hook}, "`skip` needs `@classmethod`"),
         (
             Algorithm,
             {"descend": hook},
@@ -284,10 +284,10 @@ def test_what_a_plug_in_for_0_4_says_of_boards_is_refused_with_the_new_spelling(
             "`neutral` is a function, without `@property`",
         ),
         (Algorithm, {"update": hook}, r"is called with \(self, batch, step\)"),
-        (Algorithm, {"reduction": with_none}, "`reduction` begins with `@property`"),
+        (Algorithm, {"reduction": with_none}, "`reduction` needs `@property`"),
         (Dataset, {"load": with_none}, r"is called with \(self, trial\)"),
-        (Dataset, {"notes": with_none}, "`notes` begins with `@property`"),
-        (Dataset, {"repeats": with_none}, "`repeats` begins with `@property`"),
+        (Dataset, {"notes": with_none}, "`notes` needs `@property`"),
+        (Dataset, {"repeats": with_none}, "`repeats` needs `@property`"),
         (Rule, {"evidence": with_none}, r"is called with \(self, runs\)"),
         (RecordedMetric, {"of_groups": hook}, r"is called with \(self, groups, right\)"),
         (Launcher, {"launch": with_none}, r"is called with \(self, job\)"),
@@ -322,7 +322,7 @@ class More(Algorithm.Hparams):
     [
         ({}, "overrides none of `objective`"),
         ({"Hparams": More, "neutral": classmethod(hook)}, "overrides none of `objective`"),
-        ({"Hparams": Weight, "objective": hook}, r"`Hparams` begins with `@dataclass.*`weight`"),
+        ({"Hparams": Weight, "objective": hook}, r"`Hparams` needs `@dataclass.*`weight`"),
         (
             {"update": lambda self, minibatches, unlabeled=None: {}},
             r"DomainBed's `update\(self, minibatches, unlabeled\)` is `update\(self, batch, step\)` here",

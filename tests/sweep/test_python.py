@@ -202,8 +202,8 @@ class Unnamed(datasets.Dataset):
             r"Conversion failed for column id with type object; `\.astype\(str\)` makes texts",
         ),
         ({"stale": "yes"}, "`stale` is retrain or keep, not 'yes'"),
-        ({"workers": 0}, "`workers` is a whole number from 1"),
-        ({"out": None}, "`out` says where results go"),
+        ({"workers": 0}, "`workers` must be a whole number from 1"),
+        ({"out": None}, "`out` must name the results directory"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(
