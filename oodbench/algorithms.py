@@ -480,8 +480,8 @@ class Algorithm(nn.Module):
         """
         if type(self.network).losses is not Network.losses:
             raise UserError(
-                f"{type(self).__name__} takes gradients of risks, which a network with losses of its own "
-                "does not have: let `skip` give that as a reason"
+                f"{type(self).__name__} needs gradients of risks, which a network that computes its own "
+                "losses does not give: return this reason from `skip`"
             )
         return risk_gradients(
             self.network, self._trained, out.task.losses, out.batch.x, out.batch.y

@@ -215,7 +215,7 @@ def adapt(
     adaptation needs.
     """
     if not isinstance(module, nn.Module) or not isinstance(inputs, Tensor) or not len(inputs):
-        raise UserError("a torch.nn.Module adapts to a tensor of at least one input")
+        raise UserError("`adapt` takes a torch.nn.Module and a tensor of at least one input")
     given = {"name": adaptation} if isinstance(adaptation, str) else dict(adaptation)
     name = str(given.pop("name", None))
     cls = adaptations.get(name)

@@ -140,8 +140,8 @@ class Filed(FileDataset):
         ({"test_environments": None}, r"`test_environments`, the names .* held out .*\('c',\)$"),
         ({"input_shape": None}, r"does not set `input_shape`, the shape of one input"),
         ({"task": None}, r"does not set `task`, what is predicted, such as Task\('binary'\)"),
-        ({"test_environments": "b"}, "^`test_environments` of Mine is a tuple, not 'b'$"),
-        ({"task": "binary"}, "^`task` of Mine is a Task, not 'binary'$"),
+        ({"test_environments": "b"}, "^`test_environments` of Mine must be a tuple, not 'b'$"),
+        ({"task": "binary"}, "^`task` of Mine must be a Task, not 'binary'$"),
     ],
 )
 def test_an_attribute_that_a_dataset_does_not_set_is_named_with_what_it_holds(

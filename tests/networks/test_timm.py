@@ -236,7 +236,9 @@ def test_frozen_stages_stay_and_layers_have_rates_of_their_own(model: str) -> No
     moved = {n for n, b in network.named_buffers() if not torch.equal(b, before.get(n, b))}
     firsts = ("featurizer.1.conv1", "featurizer.1.bn1", "featurizer.1.layer1")
     assert not any(name.startswith(firsts) for name in moved)
-    with pytest.raises(UserError, match=r"`freeze` of \S+ is at most \d+, its stages"):
+    with pytest.raises(
+        UserError, match=r"`freeze` of \S+ must be at most \d+, the number of stages"
+    ):
         build("timm", {"model": model, "freeze": 50}, (3, 32, 32), 2, 0)
     whole = build("timm", {"model": model, "freeze": -1}, (3, 32, 32), 2, 0)
     trained = {n for n, p in whole.named_parameters() if p.requires_grad}
