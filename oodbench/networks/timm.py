@@ -122,8 +122,8 @@ class Timm(Pretrained):
             stages = _groups(body, hparams.model, coarse=True)
             if hparams.freeze > max(stages.values()) + 1:
                 raise UserError(
-                    f"`freeze` of {hparams.model} must be at most {max(stages.values()) + 1}, the number of "
-                    f"stages, not {hparams.freeze}"
+                    f"`freeze` of {hparams.model} must be at most {max(stages.values()) + 1}, the number "
+                    f"of stages, not {hparams.freeze}"
                 )
             for name, p in body.named_parameters():
                 p.requires_grad = 0 <= hparams.freeze <= stages[name]

@@ -252,7 +252,7 @@ class Images(FileDataset):
             said = (
                 f"white is {_each(self.whites)}, and the largest value is {_each(_largest(survey))}"
             )
-            notes.append(f"more than 8 bits in {counted(deep, 'picture')}: {said}")
+            notes.append(f"more than a byte per pixel in {counted(deep, 'picture')}: {said}")
             plain = {name: sum(x.deep is None for x in each) for name, each in survey.items()}
             if those := [f"{n} in {name}" for name, n in plain.items() if n]:
                 notes.append(f"other pictures have 8 bits, whose white is 255: {', '.join(those)}")
