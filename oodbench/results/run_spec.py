@@ -132,10 +132,8 @@ class RunSpec:
         metadata say so) is hashed only where it is not at its default, which is what runs did before the
         field existed.
         """
-        values = {name: getattr(self, name) for name in COMPARED}
-        for name, default in LATER.items():
-            if values[name] == default:
-                del values[name]
+        own = vars(self)
+        values = {n: own[n] for n in COMPARED if n not in LATER or own[n] != LATER[n]}
         for key in ("network_hparams", "options"):
             if values[key].get("sha256"):
                 values[key] = {k: v for k, v in values[key].items() if k not in FILES}

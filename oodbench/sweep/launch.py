@@ -1,7 +1,7 @@
 """Launches all runs of a sweep, or some of them by id, and decides about those that are stored.
 
-A sweep goes through a launch in this order: `resolve` and `plan`, then what its results directory holds,
-then a launcher, then the leaderboard.
+A sweep goes through a launch in this order: its plan, then what its results directory holds, then a
+launcher, then the leaderboard. A launch with nothing to train starts no process and writes nothing.
 """
 
 import json
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import Any
 
 import typer
@@ -20,7 +21,7 @@ from oodbench.arithmetic import lost_here
 from oodbench.errors import PLUGIN_HINT, UserError, missing_package, wrong_result
 from oodbench.identity import Digests
 from oodbench.registry import load_plugins
-from oodbench.results.directory import LAST, Directory, compact
+from oodbench.results.directory import LAST, ROW_LABELS, Directory, compact
 from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
 from oodbench.results.run_spec import DIWA, RunSpec, State
@@ -65,7 +66,10 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     stored = results.plan() if (results.path / "sweep.json").exists() else {}
     sweep = _continued(sweep, stored)
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
-    launcher = _launcher(options.launcher, plugins)
+    load_plugins(plugins)
+    launcher = launchers.get(options.launcher)()
+    if not stored or {*stored["rows"]["id"]} - ended(results.path).states.keys():
+        launcher.warm_up()
     plan = make_plan(sweep, options.data_dir)
     results.check(sweep.name, {"sweep": _shared_keys(plan)})
     show_plan(plan, console)
@@ -85,15 +89,17 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         launcher.preview(job, console)
         return Counter()
     launcher.check(job)
-    if options.confirm and sys.stdin is not None and sys.stdin.isatty():
+    if ids and options.confirm and sys.stdin is not None and sys.stdin.isatty():
         typer.confirm(printable(f"Launch into {results.path}?"), default=True, abort=True)
-    store_plan(results, plan, options, replacing=True)
+    changed = store_plan(results, plan, options, stored, replacing=True)
     if not stored:  # so that no two workers read all data files
         digests_now(job.specs, options.data_dir, results.path)
-    # a worker would take a broken run for ended
-    results.start_anew(again | {i for i in ids if before[i] is State.BROKEN})
-    with compacting(results, console):
-        trained = _trained(job, launcher, console)
+    trained: dict[str, State] = {}
+    if ids or changed or results.names("runs") or len(ended(results.path).parts) > 1:
+        # a worker would take a broken run for ended
+        results.start_anew(again | {i for i in ids if before[i] is State.BROKEN})
+        with compacting(results, console):
+            trained = _trained(job, launcher, console)
     now = statuses_on_disk(results, ids)
     states = {**before, **{i: status.state for i, status in now.items()}}
     if queued := sum(state is State.QUEUED for state in trained.values()):
@@ -119,13 +125,6 @@ def _complete(
         run_timeout=options.run_timeout or sweep.run_timeout,
         resources=sweep.resources,
     )
-
-
-def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
-    load_plugins(plugins)
-    launcher = launchers.get(name)()
-    launcher.warm_up()
-    return launcher
 
 
 def _usable(names: Iterable[str]) -> Iterator[str]:
@@ -164,11 +163,16 @@ def _shared_keys(plan: Plan) -> dict[str, Any]:
 
 
 def store_plan(
-    results: Directory, plan: Plan, options: LaunchOptions, replacing: bool = False
-) -> None:
-    """Add a plan to a results directory; for `replacing` see `Directory.write_plan`.
+    results: Directory,
+    plan: Plan,
+    options: LaunchOptions,
+    stored: Mapping[str, Any] | None = None,
+    replacing: bool = False,
+) -> bool:
+    """Add a plan to a results directory unless it equals what is `stored` there; returns whether it did.
 
-    Raises UserError if the directory holds anything but earlier launches of this sweep.
+    For `replacing` see `Directory.write_plan`. Raises UserError if the directory holds anything but earlier
+    launches of this sweep.
     """
     sweep, data_dir = plan.sweep, options.data_dir
     launched = {
@@ -179,8 +183,15 @@ def store_plan(
         "plugins": list(options.plugins),
         "launcher": options.launcher,
     }
-    results.write_plan(sweep.name, launched, plan.rows, replacing=replacing)
+    is_new = True
+    if stored:
+        known = zip(*(stored["rows"][name] for name in ("id", *ROW_LABELS)), strict=True)
+        same = [*known] == [*map(attrgetter("id", *ROW_LABELS), plan.rows)]
+        is_new = not same or not launched.items() <= stored["settings"].items()
+    if is_new:
+        results.write_plan(sweep.name, launched, plan.rows, replacing=replacing)
     results.keep_findings(plan.findings)
+    return is_new
 
 
 def _with_stored(
@@ -197,9 +208,10 @@ def _with_stored(
     for sentence in ended(results.path).wrong:
         console.say(f"{sentence}.")
     places = {_place(spec): spec for spec in plan.rows}
-    known = specs_of(stored["rows"]) if stored else []
+    rows = stored.get("rows")
+    known = [] if rows is None else specs_of(rows[~rows["id"].isin([*plan.runs])])
     _check_datasets(results, plan, [s for s in known if _place(s) not in places])
-    replaced = {s.id: s for s in known if s.id not in plan.runs and _place(s) in places}
+    replaced = {s.id: s for s in known if _place(s) in places}
     both = {**replaced, **plan.runs}
     statuses = statuses_on_disk(results, both)
     here = digests_now(plan.runs, options.data_dir, results.path) if stored else {}
@@ -217,7 +229,7 @@ def _with_stored(
 def _check_datasets(results: Directory, plan: Plan, kept: Sequence[RunSpec]) -> None:
     """Raise UserError if rows that stay were trained on a dataset otherwise than those of the plan."""
     now: dict[str, list[dict[str, Any]]] = {}
-    for spec in plan.rows:
+    for spec in plan.rows if kept else ():
         if not spec.ceiling:
             now.setdefault(spec.dataset_name, []).append(_training(spec))
     for spec in kept:
@@ -393,8 +405,9 @@ def launch_specs(
     They are added to the plan of the results directory of the sweep `name`. Returns the number of `ids`
     by state. Raises as `launch` does.
     """
-    launcher = _launcher(options.launcher, options.plugins)
-    results = Directory(options.out)
+    load_plugins(options.plugins)
+    launcher, results = launchers.get(options.launcher)(), Directory(options.out)
+    launcher.warm_up()
     job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
     results.write_plan(name, {"plugins": list(options.plugins)}, [*job.specs.values()])
     with compacting(results, terminal()):

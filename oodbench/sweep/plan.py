@@ -16,25 +16,10 @@ from oodbench.notes import Finding, sentences
 from oodbench.results.run_spec import OPTIONS, RunSpec
 from oodbench.results.tables import chosen_once
 from oodbench.selection import find_rule, require_evidence
+from oodbench.sweep import resolve, sources
 from oodbench.sweep.file import Row, Sweep, validate
 from oodbench.sweep.launchers import check_resources
-from oodbench.sweep.resolve import (
-    Chosen,
-    check_packages,
-    chosen_draws,
-    chosen_in,
-    draws_of,
-    methods_of,
-)
-from oodbench.sweep.sources import (
-    Measured,
-    Problems,
-    Source,
-    ceiling_of,
-    indices,
-    measured,
-    sources_of,
-)
+from oodbench.sweep.sources import Measured, Problems, Source, indices
 from oodbench.terminal import Terminal, counted
 
 if TYPE_CHECKING:
@@ -77,6 +62,14 @@ class Plan:
             runs.setdefault(spec.id, spec)
         return runs
 
+    def only(self, place: str) -> RunSpec:
+        """The run of a plan that has one; raises UserError for others, with the reason against a run."""
+        if self.impossible and not self.runs:
+            raise UserError(f"{place}: {self.impossible[0].reason}")
+        if len(self.runs) != 1:
+            raise UserError(f"{place} trains one run, and these keys make {len(self.runs)}")
+        return next(iter(self.runs.values()))
+
 
 class Cell(NamedTuple):
     """A row on a dataset with a set of test environments."""
@@ -99,34 +92,34 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     problems = Problems(sweep.name)
     with problems.noted():
         check_resources(sweep.name, sweep.resources)
-    methods = methods_of(sweep.algorithms, problems)
-    sources = sources_of(sweep, data_dir, problems)
-    chosen: Chosen | None = None
+    methods = resolve.methods_of(sweep.algorithms, problems)
+    listed = sources.sources_of(sweep, data_dir, problems)
+    chosen: resolve.Chosen | None = None
     cells: list[Cell] = []
     with _warnings_of_files() as notes_on_weights, problems.noted():
-        _check_size(sweep, sources, len(methods))
+        _check_size(sweep, listed, len(methods))
         if sweep.hparams_from is not None:
-            trials = sorted({trial for source in sources for trial in source.trials})
-            chosen = chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
-        for source in sources:
+            trials = sorted({trial for source in listed for trial in source.trials})
+            chosen = resolve.chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
+        for source in listed:
             of_rows: list[list[Cell]] = []
             for row, algorithm in methods:
                 with problems.noted():
-                    of = ceiling_of(sweep, row, source, data_dir)
+                    of = sources.ceiling_of(sweep, row, source, data_dir)
                     of_rows.append(_cells(sweep, of, row, algorithm, chosen))
             cells += chain.from_iterable(zip(*of_rows, strict=True))
     problems.tell()
     if to_train:
-        check_packages({row.name: algorithm for row, algorithm in methods})
-    known = {source.label: measured(source) for source in sources}
+        resolve.check_packages({row.name: algorithm for row, algorithm in methods})
+    known = {source.label: sources.measured(source) for source in listed}
     rows, impossible = _possible(cells, known, sweep.attributes)
     if sweep.selection is not None and rows:
-        datasets = {source.label: source.dataset for source in sources}
+        datasets = {source.label: source.dataset for source in listed}
         trained_on = [datasets[s.dataset_name].trainable(s.held_out) for s in rows]
         require_evidence(sweep.selection, rows, trained_on)
-        for source in sources:
+        for source in listed:
             _check_metric(sweep.selection, source)
-    notes = dict.fromkeys([*_notes(sources, known), *notes_on_weights])
+    notes = dict.fromkeys([*_notes(listed, known), *notes_on_weights])
     findings = {label: of.findings for label, of in known.items()}
     return Plan(sweep, rows, impossible, chosen[0] if chosen else None, tuple(notes), findings)
 
@@ -146,12 +139,12 @@ def _warnings_of_files() -> Iterator[list[str]]:
             warnings.warn_explicit(warning.message, *place)
 
 
-def _check_size(sweep: Sweep, sources: Sequence[Source], rows: int) -> None:
+def _check_size(sweep: Sweep, listed: Sequence[Source], rows: int) -> None:
     draws = 1 if sweep.hparams_from else len(indices(sweep.hparam_draws, "hparam_draws"))
-    runs = rows * draws * sum(len(source.tests) * len(source.trials) for source in sources)
+    runs = rows * draws * sum(len(source.tests) * len(source.trials) for source in listed)
     if runs > MAX_RUNS:
-        cells = rows * sum(len(source.tests) for source in sources)
-        counts = " or ".join(map(str, sorted({len(source.trials) for source in sources})))
+        cells = rows * sum(len(source.tests) for source in listed)
+        counts = " or ".join(map(str, sorted({len(source.trials) for source in listed})))
         raise UserError(
             f"sweep '{sweep.name}' has {runs:,} runs ({cells} cells, {draws} draws, {counts} trials); "
             f"one sweep has at most {MAX_RUNS:,}"
@@ -159,50 +152,52 @@ def _check_size(sweep: Sweep, sources: Sequence[Source], rows: int) -> None:
 
 
 def _cells(
-    sweep: Sweep, source: Source, row: Row, algorithm: "type[Algorithm]", chosen: Chosen | None
+    sweep: Sweep,
+    source: Source,
+    row: Row,
+    algorithm: "type[Algorithm]",
+    chosen: resolve.Chosen | None,
 ) -> list[Cell]:
     """The cells of a row on a dataset, by test environments."""
     from oodbench.networks.base import networks
 
     network = networks.get(source.network.name)
-    draws = {} if chosen else draws_of(sweep, source, row, algorithm)
+    draws = {} if chosen else resolve.draws_of(sweep, source, row, algorithm)
     options = {key: getattr(sweep, key) for key in OPTIONS}
-    return [
-        Cell(
-            source.dataset,
-            algorithm,
-            [
-                RunSpec(
-                    dataset=source.dataset.name,
-                    options=source.options[network.is_pretrained(network_hparams)],
-                    algorithm=row.name,
-                    hparams=hparams,
-                    label=str(row.label),
-                    network=source.network.name,
-                    network_hparams=network_hparams,
-                    test_environments=tests,
-                    validation_environments=source.validation_environments(tests, trial),
-                    draw=draw,
-                    trial=trial,
-                    steps=source.steps,
-                    evaluate_every=source.evaluate_every,
-                    holdout=source.holdout,
-                    average=row.average if isinstance(row.average, dict) else None,
-                    adapt=adapt,
-                    noise=None if row.ceiling else source.noise,
-                    test_order="random" if algorithm.transductive else "stored",
-                    dataset_label=source.label,
-                    ceiling=row.ceiling,
-                    transductive=algorithm.transductive or adapt is not None,
-                    reference=algorithm.changes == "reference",
-                    **options,
-                )
-                for (draw, trial), (hparams, network_hparams, adapt) in of_tests.items()
-            ],
-        )
-        for tests in source.tests
-        for of_tests in [chosen_draws(row, source, tests, chosen) if chosen else draws]
-    ]
+    cells = []
+    for tests in source.tests:
+        of_tests = resolve.chosen_draws(row, source, tests, chosen) if chosen else draws
+        validation = {t: source.validation_environments(tests, t) for t in source.trials}
+        runs = [
+            RunSpec(
+                dataset=source.dataset.name,
+                options=source.options[network.is_pretrained(network_hparams)],
+                algorithm=row.name,
+                hparams=hparams,
+                label=str(row.label),
+                network=source.network.name,
+                network_hparams=network_hparams,
+                test_environments=tests,
+                validation_environments=validation[trial],
+                draw=draw,
+                trial=trial,
+                steps=source.steps,
+                evaluate_every=source.evaluate_every,
+                holdout=source.holdout,
+                average=row.average if isinstance(row.average, dict) else None,
+                adapt=adapt,
+                noise=None if row.ceiling else source.noise,
+                test_order="random" if algorithm.transductive else "stored",
+                dataset_label=source.label,
+                ceiling=row.ceiling,
+                transductive=algorithm.transductive or adapt is not None,
+                reference=algorithm.changes == "reference",
+                **options,
+            )
+            for (draw, trial), (hparams, network_hparams, adapt) in of_tests.items()
+        ]
+        cells.append(Cell(source.dataset, algorithm, runs))
+    return cells
 
 
 def _possible(
@@ -229,8 +224,8 @@ def _possible(
     return rows, impossible
 
 
-def _notes(sources: Iterable[Source], known: Mapping[str, Measured]) -> Iterator[str]:
-    for source in sources:
+def _notes(listed: Iterable[Source], known: Mapping[str, Measured]) -> Iterator[str]:
+    for source in listed:
         yield from (f"{source.label}: {note}" for note in source.dataset.notes)
     for label, of in known.items():
         told = sentences(finding for finding in of.findings if finding.changes_meaning)
@@ -321,11 +316,7 @@ def single(
     Raises UserError as a sweep would, and where the algorithm cannot be run on the dataset.
     """
     values = {"name": "single", "datasets": [dataset], "algorithms": [algorithm], "trials": [0]}
-    plan = make_plan(validate(values | keys, "a single run"), data_dir)
-    for cell in plan.impossible:
-        raise UserError(f"{cell.algorithm} on {cell.dataset}: {cell.reason}")
-    (run,) = plan.runs.values()
-    return run
+    return make_plan(validate(values | keys, "a single run"), data_dir).only("a single run")
 
 
 def _training_environments(dataset: Any, spec: RunSpec) -> tuple[str, ...]:

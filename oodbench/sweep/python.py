@@ -123,7 +123,7 @@ def run(
         path = kept or Path(scratch)
         with _made(values, RUN, path, kept, data) as (made, _):
             plan = make_plan(made, data)
-            spec = _only_run(plan)
+            spec = plan.only(RUN)
             check_precision(spec.precision, device)
             options = LaunchOptions(
                 out=path,
@@ -136,15 +136,6 @@ def run(
                 stale=stale,
             )
             return _records(plan, spec, options)
-
-
-def _only_run(plan: Plan) -> RunSpec:
-    if plan.impossible and not plan.runs:
-        raise UserError(f"{RUN}: {plan.impossible[0].reason}")
-    if len(plan.runs) != 1:
-        raise UserError(f"{RUN} trains one run, and these keys make {len(plan.runs)}")
-    (spec,) = plan.runs.values()
-    return spec
 
 
 def _records(plan: Plan, spec: RunSpec, options: LaunchOptions) -> "pd.DataFrame":

@@ -114,7 +114,6 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
     for entry in sweep.datasets:
         with problems.noted():
             dataset, label, noise = _made(entry, data_dir)
-            dataset.check()
             if label in by_label:
                 same = by_label[label].dataset.options == dataset.options
                 hint = "leave one out, or " * same + "give them a `label` each"
@@ -132,7 +131,6 @@ def looked_up(sweep: Sweep, data_dir: Path | None = None) -> dict[str, "Dataset 
         label = entry.title
         try:
             dataset, label, _ = _made(entry, data_dir)
-            dataset.check()
             found[label] = dataset
         except MissingError as error:
             found[label] = error
@@ -150,6 +148,7 @@ def _made(entry: Entry, data_dir: Path | None) -> tuple[Any, str, dict[str, Any]
     for key in options.keys() - own & DatasetSettings.model_fields.keys():
         raise UserError(f"'{key}' of {name} belongs under `training`: `training: {{{key}: ...}}`")
     dataset = make(name, options, data_dir)
+    dataset.check()
     noise = checked(dataset, keys)
     if label is None:
         label = dataset.label

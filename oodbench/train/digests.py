@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
@@ -29,16 +29,16 @@ def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Diges
     from oodbench.networks.base import networks
 
     adaptation = [adaptations.get(spec.adapt["name"])] if spec.adapt else []
-    digests = Digests()
-    if code := code_of(algorithms.get(spec.algorithm), *adaptation):
-        digests["method"] = code
-    if code := code_of(networks.get(spec.network)):
-        digests["network"] = code
-    if code := code_of(datasets.get(spec.dataset)):
-        digests["dataset"] = code
+    codes = {
+        "method": code_of(algorithms.get(spec.algorithm), *adaptation),
+        "network": code_of(networks.get(spec.network)),
+        "dataset": code_of(datasets.get(spec.dataset)),
+    }
+    digests: Any = {kind: code for kind, code in codes.items() if code}
     if dataset is not None and (files := _listed(dataset, results)):
         digests["files"] = files
-    return digests
+    found: Digests = digests
+    return found
 
 
 @lru_cache(maxsize=2)
@@ -55,8 +55,11 @@ def digests_now(
     made: dict[tuple[str, str], Dataset | None] = {}
     digests: dict[tuple[str, ...], Digests] = {}
     by_run = {}
+    texts: dict[int, str] = {}  # specs share their options
     for run_id, spec in specs.items():
-        data = spec.dataset, json.dumps(spec.options, sort_keys=True)
+        if (options := id(spec.options)) not in texts:
+            texts[options] = json.dumps(spec.options, sort_keys=True)
+        data = spec.dataset, texts[options]
         if data not in made:
             made[data] = None
             with suppress(UserError):

@@ -40,12 +40,6 @@ class Interrupts:
     """Requests to the run being trained, made by signals and checked every second or step."""
 
     save: bool = False
+    """Whether a checkpoint is to be written."""
     stop: bool = False
-
-    def ask_to_save(self) -> None:
-        """Request a checkpoint."""
-        self.save = True
-
-    def ask_to_stop(self) -> None:
-        """Request a checkpoint and the end of training after it."""
-        self.stop = True
+    """Whether training is to end, after a checkpoint."""

@@ -8,8 +8,10 @@ import pytest
 
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
+from oodbench.results.directory import Directory
+from oodbench.results.read import read_results
 from oodbench.results.schemas import SPEC
-from oodbench.sweep.file import under, validate
+from oodbench.sweep.file import Row, under, validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import make_plan, show_plan
 from oodbench.terminal import terminal
@@ -64,6 +66,19 @@ def test_a_rule_that_reads_predictions_needs_them_and_its_rows(tmp_path: Path) -
     assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="worst_inferred needs accuracies, a row ERM"):
         tiny(selection="worst_inferred", algorithms=["IRM"])
+
+
+def test_a_launch_with_nothing_to_train_writes_nothing(tmp_path: Path) -> None:
+    sweep, out = tiny(trials=1, steps=4, evaluate_every=2).sweep, tmp_path / "out"
+
+    def written() -> dict[Path, int]:
+        launch(sweep, LaunchOptions(out=out, launcher="debug"))
+        return {f: f.stat().st_mtime_ns for f in out.rglob("*") if "lock" not in f.name}
+
+    assert written() == written()
+    renamed = sweep.model_copy(update={"algorithms": [Row(name="ERM", label="mine")]})
+    launch(renamed, LaunchOptions(out=out, launcher="debug"))
+    assert {"mine", "IRM"} == {*read_results(Directory(out)).runs["label"]}
 
 
 def test_impossible_cells_have_reasons() -> None:

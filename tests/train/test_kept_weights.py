@@ -129,12 +129,12 @@ def test_a_killed_run_ends_with_the_same_files(
 
     def progress(step: int) -> None:
         if step == checkpoint - 4:
-            interrupts.ask_to_save()
+            interrupts.save = True
         if step == checkpoint + later:
             raise Killed
 
     if checkpoint == 4:
-        interrupts.ask_to_save()
+        interrupts.save = True
     with pytest.raises(Killed):
         execute(spec, run, SETTINGS, progress, interrupts)
     assert run.checkpoint.exists()

@@ -89,7 +89,7 @@ def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> Non
 
     def ask(step: int) -> None:
         if step >= 40:
-            interrupts.ask_to_stop()
+            interrupts.stop = True
 
     state = execute(spec, asked, SETTINGS, ask, interrupts)
     assert state == ("interrupted", "") and asked.heartbeat() is None
@@ -115,7 +115,7 @@ def test_a_run_of_slow_steps_stops_between_two_looks_at_its_losses(
     )  # fmt: skip
     undisturbed = ended(spec, tmp_path / "a")
     monkeypatch.setenv("SLOW_SECONDS", "0.3")
-    timer = threading.Timer(1.0, interrupts.ask_to_stop)
+    timer = threading.Timer(1.0, lambda: setattr(interrupts, "stop", True))
     timer.start()
     assert execute(spec, asked, SETTINGS, interrupts=interrupts) == ("interrupted", "")
     assert not asked.records()  # before step 40

@@ -169,9 +169,9 @@ def work(
 
     settle()
     interrupts = Interrupts()
-    signal.signal(STOP, lambda *_: interrupts.ask_to_stop())
+    signal.signal(STOP, lambda *_: setattr(interrupts, "stop", True))
     if slurm_job() is not None:  # the cluster's warning before a kill
-        signal.signal(signal.SIGTERM, lambda *_: interrupts.ask_to_save())
+        signal.signal(signal.SIGTERM, lambda *_: setattr(interrupts, "save", True))
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     format_warnings()
