@@ -237,7 +237,7 @@ def _look(file: Path) -> Look:
                 image.has_transparency_data,
                 turned in range(2, 9),
                 image.format in PAGED and getattr(image, "n_frames", 1) > 1,
-                max(high for _, high in image.convert("RGB").getextrema()) if has_16_bits else None,
+                int(np.asarray(image.convert("RGB")).max()) if has_16_bits else None,
                 "" if image.mode in DEEP else _tiny(image),
             )
     except UserError as error:
