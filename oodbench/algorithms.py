@@ -170,9 +170,8 @@ class Algorithm(nn.Module):
     2. `combine(gradients)`: how the environments' gradients of one parameter become one;
     3. `update(batch, step)`: the whole step.
 
-    `self.network` has the network (`featurizer`, `classifier`, `num_features`), `self.problem` the facts
-    about the run (`environments`, `task`, `steps`, `input_shape`, ...), and `self.hparams` the
-    hyperparameters.
+    `self.network` has a `featurizer`, a `classifier` and `num_features`; `self.problem` has facts about the
+    run (`environments`, `task`, `steps`, `input_shape`, ...); `self.hparams` has the hyperparameters.
 
     The other hooks change the rest of a step. In the order of a step, the hooks are `start_stage`,
     `environments_at`, `noise`, `prepare`, (the forward pass), `next_buffers`, `objective`, `schedule`.
@@ -193,8 +192,7 @@ class Algorithm(nn.Module):
     trains_network: ClassVar[bool] = True
     """Whether the method trains the run's network; otherwise it fits another predictor."""
     noise_on_host: ClassVar[bool] = False
-    """Whether noise stays on the CPU, so that an `update` that reads its values need not wait for the
-    GPU."""
+    """Whether noise stays on the CPU, so that an `update` reads its values without waiting for the GPU."""
 
     Hparams: TypeAlias = CommonHparams
 

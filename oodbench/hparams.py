@@ -96,7 +96,7 @@ def distribution(text: str, place: str) -> Distribution:
         raise error.at(place) from None
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"{place} must be a range such as log_uniform(1e-3, 1), not {text!r}"
+            f"{place} must be a range like log_uniform(1e-3, 1), not {text!r}"
         ) from error
 
 
@@ -234,9 +234,7 @@ def _given_ranges(
         where, families = f"'{name}' in {place}", value.get("by_family", {})
         usual = {key: value[key] for key in value if key != "by_family"}
         if usual.keys() != {"default", "range"} or not isinstance(families, dict):
-            raise UserError(
-                f"{where} must be a value, a list of values, or have a default and a range"
-            )
+            raise UserError(f"{where} must be a value, a list, or have a default and a range")
         pairs = {}
         for key, pair in {"": usual, **families}.items():
             if key and key not in known:

@@ -33,9 +33,7 @@ def explain(error: ValidationError, values: object, model: type[BaseModel]) -> l
         inner: type[BaseModel] | None = model
         place: Place = ()
         of, at = model, values
-        for part in problem[
-            "loc"
-        ]:  # between keys and indices, pydantic names the members of unions
+        for part in problem["loc"]:  # between keys, pydantic names the members of unions
             if inner is None:
                 break
             if isinstance(at, list) and isinstance(part, int):

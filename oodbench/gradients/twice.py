@@ -2,8 +2,7 @@
 
 Under `vmap`, torch 2.15 gets the second derivatives of batch, layer and instance normalisation wrong
 without a warning: mean and variance count as constants. Here these layers are written as equations. Group
-normalisation is already right. Attention's fused kernels have no second derivative, but the plain kernel
-has one.
+normalisation is already right. Attention's fused kernels have no second derivative; the plain one has.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping

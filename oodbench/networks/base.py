@@ -45,8 +45,7 @@ class Network(nn.Module):
         """
 
         dropout: float = hparam(0.0, low=0.0, high=0.99, neutral=0.0)
-        """The share of the hidden units that are set to 0. A network that redeclares this field applies it
-        itself."""
+        """The share of the hidden units that are set to 0; networks that redeclare the field apply it."""
         input_dropout: float = hparam(0.0, low=0.0, high=0.99, neutral=0.0)
         """The share of the inputs that are set to 0."""
         input_noise: float = hparam(0.0, low=0.0, neutral=0.0)

@@ -43,9 +43,7 @@ def sweep(arguments: dict[str, Any]) -> Results:
     options = {key: arguments.pop(key) for key in OPTIONS}
     name, out, data_dir = (arguments.pop(key) for key in ("name", "out", "data_dir"))
     if out is None and not name:
-        raise UserError(
-            f"{SWEEP}: `out` must name the results directory, such as out='results/mine'"
-        )
+        raise UserError(f"{SWEEP}: `out` must be a results directory, such as out='results/mine'")
     path = Path("results") / name if out is None else Path(out)
     data = None if data_dir is None else Path(data_dir)
     if options["stale"] not in ("", RETRAIN, KEEP):

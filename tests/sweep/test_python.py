@@ -203,7 +203,7 @@ class Unnamed(datasets.Dataset):
         ),
         ({"stale": "yes"}, "`stale` is retrain or keep, not 'yes'"),
         ({"workers": 0}, "`workers` must be a whole number from 1"),
-        ({"out": None}, "`out` must name the results directory"),
+        ({"out": None}, "`out` must be a results directory"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(

@@ -249,9 +249,7 @@ class Images(FileDataset):
         survey, notes = self.survey, []
         looks = [*chain(*survey.values())]
         if deep := sum(each.deep is not None for each in looks):
-            said = (
-                f"white is {_each(self.whites)}, and the largest value is {_each(_largest(survey))}"
-            )
+            said = f"white is {_each(self.whites)}, and the maximum is {_each(_largest(survey))}"
             notes.append(f"more than a byte per pixel in {counted(deep, 'picture')}: {said}")
             plain = {name: sum(x.deep is None for x in each) for name, each in survey.items()}
             if those := [f"{n} in {name}" for name, n in plain.items() if n]:

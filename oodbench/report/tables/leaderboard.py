@@ -335,7 +335,6 @@ def equal_rows(values: pd.DataFrame) -> list[Note]:
     for labels in (group for group in groups.values() if len(group) > 1):
         first = BASELINE if BASELINE in labels else labels[0]
         others = ", ".join(label for label in labels if label != first)
-        alike = some([first, *(label for label in labels if label != first)], 2)
-        brief = f"{counted(len(labels), 'row')} equal on every run: {alike}."
+        brief = f"{counted(len(labels), 'row')} equal on every run: {some(labels, 2)}."
         sentences.append(Note(f"{others}: equal to {first} on every run.", brief))
     return sentences
