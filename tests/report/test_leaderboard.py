@@ -201,10 +201,12 @@ def test_rows_that_are_equal_on_every_run_are_told(tmp_path: Path) -> None:
             for trial in range(3):
                 off = 0.01 * (label == "VREx" and dataset == "E" and trial == 2)
                 made.add(dataset, label, ("b",), trial, flat(level + trial / 20 + off))
-    assert texts(board_of(made).findings) == (
+    findings = board_of(made).findings
+    assert texts(findings) == (
         "IRM: equal to ERM on every run.",
         "CORAL: equal to SD on every run.",
     )
+    assert [note.brief for note in findings][0] == "2 rows equal on every run: ERM, IRM."
 
 
 def test_a_constant_answer_that_a_trial_lacks_is_incomplete(tmp_path: Path) -> None:

@@ -335,6 +335,7 @@ def equal_rows(values: pd.DataFrame) -> list[Note]:
     for labels in (group for group in groups.values() if len(group) > 1):
         first = BASELINE if BASELINE in labels else labels[0]
         others = ", ".join(label for label in labels if label != first)
-        brief = f"{counted(len(labels), 'row')} equal on every run: {some(labels, 2)}."
+        shown = some(labels, 2 if len(labels[0] + labels[1]) < 36 else 1)
+        brief = f"{counted(len(labels), 'row')} equal on every run: {shown}."
         sentences.append(Note(f"{others}: equal to {first} on every run.", brief))
     return sentences
