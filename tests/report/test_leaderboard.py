@@ -206,7 +206,7 @@ def test_rows_that_are_equal_on_every_run_are_told(tmp_path: Path) -> None:
         "IRM: equal to ERM on every run.",
         "CORAL: equal to SD on every run.",
     )
-    assert [note.brief for note in findings][0] == "2 rows equal on every run: ERM, IRM."
+    assert "2 rows equal on every run: ERM, IRM." in [getattr(n, "brief", "") for n in findings]
 
 
 def test_a_constant_answer_that_a_trial_lacks_is_incomplete(tmp_path: Path) -> None:
