@@ -15,7 +15,10 @@ from oodbench.errors import UserError
 
 from .listed import Listed
 
-PATHS = ("path", "file_name", "filename", "filepath", "image_path", "image", "file")
+PATHS = (
+    *("path", "file_name", "filename", "filepath", "file_path", "image_path", "img_path"),
+    *("image_file", "image_name", "image", "img", "picture", "file"),
+)
 """Names of the column of images; the first one found is used."""
 
 
@@ -66,7 +69,7 @@ class Manifest(Listed, OwnImages):
         if found := next((end for end in ends if (self.root / end).is_file()), ""):
             return found
         place = PurePath(*folders).parent
-        there = (self.root / place).glob("*")
+        there = filter(Path.is_file, (self.root / place).glob("*"))
         names = {name.lower(): p.name for p in there for name in (p.stem, p.name)}
         near = get_close_matches(folders[-1].lower(), names, 1)
         return str(place / names[near[0]]) if near else ""

@@ -128,6 +128,8 @@ def _numbered(
 def _several_classes(
     dataset: Images, environments: Environments, numbers: Mapping[str, Array]
 ) -> Iterator[Finding]:
+    if not dataset.task.has_classes:
+        return
     whole = np.concatenate([*numbers.values()])
     y = torch.cat([environments[name].y for name in numbers]).numpy()
     classes = Counter(number for number, _ in {*zip(whole.tolist(), y.tolist(), strict=True)})

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import json
 import pickle
 import re
 import warnings
@@ -14,6 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -33,6 +35,15 @@ WRAPPERS = (
     *("teacher", "student"),
 )
 """Keys under which training scripts store a state_dict, next to keys that are ignored."""
+INDEX = ".index.json"
+"""The end of the name of a file that says which shard holds which tensor, as on Hugging Face's hub."""
+SCALAR = np.float64(0).__reduce__()[0]
+HARMLESS = [
+    argparse.Namespace,
+    *((SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+    *(np.dtype, *(type(np.dtype(kind)) for kind in "?bhilqBHILQefd")),
+]
+"""What training scripts store next to weights: their arguments, and numbers such as the best accuracy."""
 CHUNKED = re.compile(r"(.*\bblocks\.)(\d+)\.(\d+)\.")
 """A name in a chunk of a transformer's blocks, as in DINOv2's training: `blocks.CHUNK.BLOCK.`."""
 HEADS = re.compile(
@@ -140,6 +151,9 @@ class FromTorchvision(Pretrained):
 def existing(weights: str, forms: str) -> Path:
     """The file that `weights` names; raises UserError, with the `forms` of the value, if it is missing."""
     file = Path(weights).expanduser()
+    if file.is_dir():
+        held = ", ".join(sorted(each.name for each in file.iterdir())[:6]) or "nothing"
+        raise UserError(f"weights: {file} is a folder: name a file of it (it holds {held})")
     if not is_there(file):
         raise UserError(f"weights: there is no file {file} ({forms})")
     return file
@@ -157,10 +171,30 @@ def is_there(file: Path) -> bool:
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file of weights; for `FILE#KEY`, of the file's SHA-256 and the key."""
+    """The SHA-256 of a file of weights, or of the SHA-256 of its parts: shards, or the file and the key."""
     path, key = parts_of(file)
-    whole = identity.sha256(path)
+    whole, *others = map(identity.sha256, shards_of(path))
+    if others:
+        whole = hashlib.sha256(" ".join([whole, *others]).encode()).hexdigest()
     return hashlib.sha256(f"{whole}#{key}".encode()).hexdigest() if key else whole
+
+
+def shards_of(file: Path) -> list[Path]:
+    """The file, or the sorted shards of which it is the index; raises UserError for a shard alone."""
+    if not file.name.endswith(INDEX):
+        if shard := re.match(r"(.+)-\d{5}-of-(?!00001)\d{5}(\.\w+)$", file.name):
+            index = file.with_name(f"{shard[1]}{shard[2]}{INDEX}")
+            raise UserError(f"{file} is one of several shards: give their index, {index}")
+        return [file]
+    try:
+        names = sorted({*json.loads(file.read_text())["weight_map"].values()})
+        files = [file.parent / Path(name).name for name in names or [""]]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{file} is not an index of shards, with a `weight_map`") from None
+    for each in files:
+        if not each.is_file():
+            raise UserError(f"{file} names {each.name}, which is not beside it")
+    return files
 
 
 def require_sha256(file: Path | None, wanted: str) -> None:
@@ -190,6 +224,13 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
 @identity.by_stamp(1)
 def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, Tensor]]]:
     """The state_dict of a file, and those under keys of training scripts."""
+    shards = shards_of(file)
+    if shards != [file]:
+        return {k: v for shard in shards for k, v in _loaded(shard)[0].items()}, {}
+    return _loaded(file)
+
+
+def _loaded(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, Tensor]]]:
     state: Any
     refuse_pointer(file)
     try:
@@ -203,7 +244,7 @@ def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, T
             # unpacking could fill the memory; torch itself never compresses
             raise UserError(f"{file} is compressed, which torch's files never are: unpack it")
         else:
-            known = torch.serialization.safe_globals([argparse.Namespace])  # a script's arguments
+            known = torch.serialization.safe_globals(HARMLESS)
             with known, file.open("rb") as stream:  # torch decides by the file name's ending
                 state = torch.load(stream, map_location="cpu", weights_only=True)
         flat = _flat(state) if isinstance(state, Mapping) else {}

@@ -1,12 +1,14 @@
 """Files of weights in the layouts in which people and publishers store them, with random weights."""
 
 import argparse
+import json
 import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from oodbench.errors import UserError
 from oodbench.networks.base import build
-from oodbench.networks.weights import read_weights, sha256
+from oodbench.networks.weights import existing, read_weights, sha256
 
 pytestmark = pytest.mark.slow
 
@@ -155,6 +157,40 @@ def test_a_file_is_read_as_what_it_is_whatever_its_ending(name: str, tmp_path: P
     assert equal(read_weights(tmp_path / name), state)
     safetensors.torch.save_file(state, tmp_path / f"other-{name}")
     assert equal(read_weights(tmp_path / f"other-{name}"), state)
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".bin"])
+def test_shards_are_read_by_their_index(ending: str, tmp_path: Path) -> None:
+    values = {name: torch.full((2,), float(i)) for i, name in enumerate("abc")}
+    names = {name: f"model-{1 + (name > 'a'):05}-of-00002{ending}" for name in values}
+    for shard in {*names.values()}:
+        part = {name: value for name, value in values.items() if names[name] == shard}
+        save = safetensors.torch.save_file if ending == ".safetensors" else torch.save
+        save(part, tmp_path / shard)
+    index = tmp_path / f"model{ending}.index.json"
+    index.write_text(json.dumps({"weight_map": names}))
+    assert equal(read_weights(index), values)
+    before = sha256(index)
+    save({name: values[name] + 1 for name in "bc"}, tmp_path / names["b"])
+    assert sha256(index) != before
+    with pytest.raises(UserError, match=rf"one of several shards: give their index, {index}"):
+        read_weights(tmp_path / names["a"])
+    with pytest.raises(UserError, match=r"is a folder: name a file of it .it holds model-00001"):
+        existing(str(tmp_path), "a file")
+    (tmp_path / names["b"]).unlink()
+    with pytest.raises(UserError, match=f"names {names['b']}, which is not beside it"):
+        sha256(index)
+    for wrong in ({"weight_map": []}, [], {}):
+        index.write_text(json.dumps(wrong))
+        with pytest.raises(UserError, match="is not an index of shards"):
+            sha256(index)
+
+
+@pytest.mark.parametrize("number", [np.float64(0.5), np.float32(1), np.int64(3), np.bool_(1)])
+def test_numbers_of_numpy_lie_beside_weights(number: object, tmp_path: Path) -> None:
+    state = {"x": torch.ones(2)}
+    torch.save({"state_dict": state, "best_accuracy": number}, tmp_path / "a.pth")
+    assert equal(read_weights(tmp_path / "a.pth"), state)
 
 
 @pytest.mark.parametrize("registers", [False, True])

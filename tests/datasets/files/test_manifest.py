@@ -8,6 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+from oodbench.data.audit import audit_of
+from oodbench.data.preparation import inspect
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from tests.helpers.commands import type_in
@@ -58,6 +60,16 @@ def test_check_reads_everything(tmp_path: Path) -> None:
     assert "of 'night' share the inputs of examples of 'dusk': copies" in result.stdout
     assert f"{images / '9.png'} cannot be read as an image" in result.stdout
     assert "1 example of mine cannot be read" in result.stderr
+
+
+def test_equal_pictures_may_have_several_numbers(tmp_path: Path) -> None:
+    numbers = listed().assign(target=range(24)).rename(columns={"path": "img"})
+    manifest(tmp_path, listed())
+    numbers.to_csv(tmp_path / "mine.csv", index=False)
+    dataset = make("Manifest", {"file": "mine.csv", "kind": "real", "size": 6}, tmp_path)
+    assert not any(
+        finding.kind == "several classes" for finding in audit_of(dataset, inspect(dataset))
+    )
 
 
 @pytest.mark.parametrize("data_dir", ["", ".", "..", "absolute"])
