@@ -10,7 +10,7 @@ import zipfile
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
@@ -38,10 +38,10 @@ WRAPPERS = (
 INDEX = ".index.json"
 """The end of the name of a file that says which shard holds which tensor, as on Hugging Face's hub."""
 SCALAR = np.float64(0).__reduce__()[0]
-HARMLESS = [
-    argparse.Namespace,
-    *((SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
-    *(np.dtype, *(type(np.dtype(kind)) for kind in "?bhilqBHILQefd")),
+NAMED = [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
+HARMLESS: list[Any] = [
+    *(argparse.Namespace, np.dtype, *(type(np.dtype(kind)) for kind in "?bhilqBHILQefd")),
+    *(NAMED if torch.__version__ >= "2.6" else [SCALAR]),  # older versions take no names
 ]
 """What training scripts store next to weights: their arguments, and numbers such as the best accuracy."""
 CHUNKED = re.compile(r"(.*\bblocks\.)(\d+)\.(\d+)\.")
@@ -244,7 +244,9 @@ def _loaded(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str,
             # unpacking could fill the memory; torch itself never compresses
             raise UserError(f"{file} is compressed, which torch's files never are: unpack it")
         else:
-            known = torch.serialization.safe_globals(HARMLESS)
+            # torch 2.4 has no `safe_globals`, and reads plain state_dicts without it
+            safe = getattr(torch.serialization, "safe_globals", lambda _: nullcontext())
+            known = safe(HARMLESS)
             with known, file.open("rb") as stream:  # torch decides by the file name's ending
                 state = torch.load(stream, map_location="cpu", weights_only=True)
         flat = _flat(state) if isinstance(state, Mapping) else {}

@@ -222,7 +222,7 @@ def _look(file: Path) -> Look:
         with opened(file, io.BytesIO(data)) as image:
             image.draft("RGB", (64, 64))  # JPEGs are decoded at a low resolution, which is faster
             has_16_bits = image.mode not in DEEP and any(
-                ";16" in str(part[3]) for part in image.tile
+                ";16" in str(part[3]) for part in getattr(image, "tile", ())
             )
             image.load()
             rgb(image.crop((0, 0, 1, 1)))  # finds a mode that cannot be shown
