@@ -45,6 +45,8 @@ def critical_samples(
     mode is restored. `generator` is on the CPU and by default seeded with 0. Raises UserError for a model
     that does not predict classes, or that cannot be differentiated.
     """
+    if not isinstance(model, nn.Module):
+        raise UserError(f"critical samples need a torch.nn.Module, not {type(model).__name__}")
     task = getattr(getattr(model, "dataset", None), "task", None)
     for name, value in {"radius": radius, "alpha": alpha, "beta": beta, "scale": scale}.items():
         if not torch.all(torch.as_tensor(value) >= 0):

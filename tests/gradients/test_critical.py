@@ -102,9 +102,10 @@ class Without(nn.Module):
         (Without(lambda x: x.detach()), grid(3, 1.0), "predictions that can be differentiated"),
         (nn.Linear(2, 2), grid(3, 1.0).byte(), "a tensor of floats, not torch.uint8"),
         (nn.Linear(2, 2), grid(3, 1.0).numpy(), "a tensor of floats, not ndarray"),
+        (torch.tanh, grid(3, 1.0), "a torch.nn.Module, not builtin_function_or_method"),
     ],
 )
-def test_what_cannot_be_searched_is_said(model: nn.Module, x: Tensor, message: str) -> None:
+def test_what_cannot_be_searched_is_said(model: Any, x: Tensor, message: str) -> None:
     with pytest.raises(UserError, match=message):
         critical_samples(model, x)
 
