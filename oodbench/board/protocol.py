@@ -98,10 +98,11 @@ def restricted(
 
 
 def _cut(entry: Entry, trials: int) -> Entry:
-    if (own := entry.training.trials) is None:
+    own = entry.training
+    if "trials" not in own.model_fields_set:
         return entry
-    fewer = entry.training.model_copy(update={"trials": list(indices(own, "trials"))[:trials]})
-    return entry.model_copy(update={"training": fewer})
+    fewer = list(indices(own.trials, "trials"))[:trials]
+    return entry.model_copy(update={"training": own.model_copy(update={"trials": fewer})})
 
 
 def with_features(sweep: Sweep, file: Path) -> Sweep:

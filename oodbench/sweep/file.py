@@ -85,27 +85,34 @@ class Component(BaseModel):
     """A value, or a list with one for each hparam draw: draw 0 takes the first."""
 
 
-class DatasetSettings(BaseModel):
-    """A sweep's settings of the training on one dataset, under the dataset's key `training`."""
+class Training(BaseModel):
+    """The settings of a sweep's runs that the key `training` of a dataset may override."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    steps: Count | None = Field(default=None, description="a whole number from 1 on")
-    evaluate_every: Count | None = Field(default=None, description="a number of steps from 1 on")
-    network: str | Component | None = Field(
-        default=None, description="a name, or a mapping with the keys name and hparams"
+    test_environments: TestSets = Field(default="default", description=TEST_SETS)
+    """The sets of environments that are held out together, one set after the other."""
+    validation_environments: Literal["default", "none"] | Count | Names = Field(
+        default="default", description="default, none, a whole number from 1 on, or a list of names"
     )
+    trials: Count | list[Index] = Field(default=3, description=COUNTED)
+    steps: Literal["default"] | Count = Field(
+        default="default", description="default or a whole number from 1 on"
+    )
+    evaluate_every: Literal["default"] | Count = Field(
+        default="default", description="default or a number of steps from 1 on"
+    )
+    network: str | Component = Field(
+        default="default", description="a name, or a mapping with the keys name and hparams"
+    )
+    holdout: Share = Field(default=0.2, description=SHARE)
+
+
+class DatasetSettings(Training):
+    """A sweep's settings of the training on one dataset, under the dataset's key `training`."""
+
     hparams: dict[str, Any] = Field(default={}, description="names with values")
     """Values or ranges of hyperparameters that all methods have; a row's own take precedence."""
-    validation_environments: Count | Names | None = Field(
-        default=None, description="a whole number from 1 on, or a list of names"
-    )
-    test_environments: TestSets | None = Field(default=None, description=TEST_SETS)
-    """The sets of test environments of this dataset."""
-    trials: Count | list[Index] | None = Field(default=None, description=COUNTED)
-    """The trials of this dataset, for example more if trials differ much."""
-    holdout: Share | None = Field(default=None, description=SHARE)
-    """The share of its `out` splits, for example more if draws tie in validation."""
 
 
 class Entry(BaseModel):
@@ -156,10 +163,8 @@ class Row(Component):
     """Options of a ceiling's data, which override each dataset's; other rows have none."""
 
 
-class Sweep(BaseModel):
+class Sweep(Training):
     """A sweep file. docs/guide/sweep.md shows every key; a description completes "KEY must be"."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: Annotated[str, AfterValidator(_plain_name)] = Field(
         max_length=200, description="a short name of letters, digits and signs, inside results/"
@@ -178,11 +183,6 @@ class Sweep(BaseModel):
         min_length=1,
         description="all, or a list with names, mappings with the key name, or `kind: KIND`",
     )
-    test_environments: TestSets = Field(default="default", description=TEST_SETS)
-    """The sets of environments that are held out together, one set after the other."""
-    validation_environments: Literal["default", "none"] | Count | Names = Field(
-        default="default", description="default, none, a whole number from 1 on, or a list of names"
-    )
     hparam_draws: Count | list[Index] = Field(default=1, description=COUNTED)
     draws: Literal["shared", "per trial"] = Field(
         default="shared", description="shared or per trial"
@@ -197,16 +197,6 @@ class Sweep(BaseModel):
     shared_quantiles: bool = Field(default=True, description="true or false")
     """Whether a draw has the hyperparameters that all methods have, and those of the network, at the
     same quantile for all methods."""
-    trials: Count | list[Index] = Field(default=3, description=COUNTED)
-    steps: Literal["default"] | Count = Field(
-        default="default", description="default or a whole number from 1 on"
-    )
-    evaluate_every: Literal["default"] | Count = Field(
-        default="default", description="default or a number of steps from 1 on"
-    )
-    network: str | Component = Field(
-        default="default", description="a name, or a mapping with the keys name and hparams"
-    )
     precision: Literal["float32", "tf32", "bfloat16"] = Field(
         default="float32", description="float32, tf32 or bfloat16"
     )
@@ -218,7 +208,6 @@ class Sweep(BaseModel):
         default="portable", description="portable or native"
     )
     """Whether runs on a CPU have the same bits on every x86-64 processor, or those of its fastest code."""
-    holdout: Share = Field(default=0.2, description=SHARE)
     selection: str | None = Field(default=None, description="the name of a selection rule")
     """The selection rule of its tables; None: `val_env` where validation environments are held out,
     else `train_val`."""
@@ -243,8 +232,8 @@ class Sweep(BaseModel):
 
     def on(self, entry: Entry) -> "Sweep":
         """The sweep with the settings of the training on a dataset in place of its own."""
-        given = {key: value for key, value in entry.training if value is not None}
-        return self.model_copy(update={k: v for k, v in given.items() if k in Sweep.model_fields})
+        given = entry.training.model_fields_set & Training.model_fields.keys()
+        return self.model_copy(update={key: getattr(entry.training, key) for key in given})
 
 
 def component(named: str | Component) -> Component:
@@ -475,8 +464,7 @@ def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
     for registry, items in listed:
         for item in items if isinstance(items, list) else ():
             name = item.get("name") if isinstance(item, Mapping) else item
-            if isinstance(name, str) and name not in ("all", "default"):
-                try:
-                    registry.get(name, hint=PLUGIN_HINT)
-                except UserError as error:
-                    yield str(error)
+            if not isinstance(name, str) or name in ("all", "default"):
+                continue
+            if registry.find(name) is None:
+                yield str(unknown(registry.noun, name, registry, hint=PLUGIN_HINT))

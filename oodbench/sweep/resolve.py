@@ -204,8 +204,8 @@ def _drawn(
     if family != metadata.family:
         own = of_network(family)
     adapt = row.adapt if isinstance(row.adapt, dict) else None
-    adapt = None if adapt is None else _drawn_adaptation(adapt, draw, family, trial)
-    return identity(space, hparams), network.resolved(own, source.dataset), adapt
+    drawn = adapt and _drawn_adaptation(adapt, draw, family, trial)
+    return identity(space, hparams), network.resolved(own, source.dataset), drawn
 
 
 def _drawn_adaptation(

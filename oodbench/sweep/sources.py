@@ -13,16 +13,7 @@ from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.hparams import identity
 from oodbench.notes import Finding
 from oodbench.seeds import derive
-from oodbench.sweep.file import (
-    Component,
-    DatasetSettings,
-    Entry,
-    Names,
-    Row,
-    Sweep,
-    TestSets,
-    component,
-)
+from oodbench.sweep.file import Component, DatasetSettings, Entry, Row, Sweep, TestSets, component
 from oodbench.terminal import printable
 from oodbench.validation import several, short
 
@@ -128,12 +119,11 @@ def looked_up(sweep: Sweep, data_dir: Path | None = None) -> dict[str, "Dataset 
     """Each dataset by label, or that it lacks data or a package, with the command that gets it."""
     found: dict[str, Dataset | MissingError] = {}
     for entry in sweep.datasets:
-        label = entry.title
         try:
             dataset, label, _ = _made(entry, data_dir)
             found[label] = dataset
         except MissingError as error:
-            found[label] = error
+            found[entry.title] = error
     return found
 
 
@@ -246,7 +236,7 @@ def _test_sets(wanted: TestSets, dataset: Any) -> list[tuple[str, ...]]:
         return [dataset.test_environments]
     if isinstance(wanted, list):
         sets = [each for each in wanted if isinstance(each, list)]
-        return [_spelled(names) for names in sets or [cast(Names, wanted)]]
+        return [_spelled(names) for names in sets or [cast(Any, wanted)]]
     pairs = itertools.combinations(dataset.environments, 2) if wanted == "pairs" else ()
     return [*((name,) for name in dataset.environments), *pairs]
 

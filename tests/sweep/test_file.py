@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from oodbench.datasets import datasets
 from oodbench.errors import UserError
 from oodbench.sweep.file import Component, Entry, Row, read_sweep, validate
 from oodbench.sweep.plan import make_plan
@@ -26,11 +27,11 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_our_words() -> None:
         validate({k: v for k, v in TINY.items() if k != "datasets"} | wrong, "here")
     assert str(caught.value) == (
         "here has 6 problems:\n"
+        "- trials must be a whole number from 1 on, or a list of different numbers from 0 on, not True\n"
         "- datasets is missing\n"
         "- algorithms.1 must be a name or a mapping, not 3\n"
         "- unknown key 'hparms' in algorithms.2; did you mean hparams?\n"
         "- algorithms.3.name is missing\n"
-        "- trials must be a whole number from 1 on, or a list of different numbers from 0 on, not True\n"
         "- unknown key 'stepz'; did you mean steps?"
     )
 
@@ -81,3 +82,9 @@ def test_the_holdout_is_that_of_the_dataset_its_training_or_the_sweep() -> None:
     values["datasets"] = ["Spirals", {"name": "LinearSEM", "training": {"holdout": "4e-1"}}]
     runs = make_plan(validate(values | {"holdout": 0.1}, "here")).runs.values()
     assert {run.dataset: run.holdout for run in runs} == {"Spirals": 0.1, "LinearSEM": 0.4}
+
+
+def test_a_dataset_may_have_its_default_where_the_sweep_has_another() -> None:
+    own = TINY["datasets"][0] | {"training": {"steps": "default"}}
+    usual = datasets.get("LinearSEM").metadata.steps
+    assert {run.steps for run in tiny(datasets=[own]).runs.values()} == {usual} != {TINY["steps"]}

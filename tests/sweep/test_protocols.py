@@ -59,7 +59,7 @@ def resolved(name: str, data_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_no_protocol_has_changed(mnist_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oodbench.sweep.plan.measured", measured_once)
+    monkeypatch.setattr("oodbench.sweep.sources.measured", measured_once)
     golden = json.loads(GOLDEN.read_text())
     assert sorted(golden) == sorted(protocols()), (
         "a new protocol goes into the golden file, none leaves it"
