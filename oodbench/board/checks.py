@@ -42,7 +42,6 @@ ALIKE = (
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
     """Why a results directory cannot be frozen under a protocol, a sentence for each reason."""
     runs = read_results(Directory(results)).runs
-    runs["id"] = runs["id"].str.partition("@")[0]  # ID@1 is a run's second row
     labels = [str(label) for label in runs["label"].unique()]
     entries = {entry.title for entry in protocol.datasets}  # others may lack their data here
     trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]
@@ -156,7 +155,7 @@ def _wrong_ids(row: pd.DataFrame) -> list[str]:
             found = replace(spec).id
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
             return [f"run {run_id} has no spec that can be: {error}"]
-        if found != run_id.partition("@")[0]:
+        if found != run_id:
             return [f"run {run_id} has the spec of {found}"]
     return []
 
@@ -174,7 +173,7 @@ def _off(tables: Tables) -> dict[str, "pd.Series[bool]"]:
     }
     key = ["id", "step", "environment", "split", "metric"]
     off["has a value twice"] = ids.isin(records.loc[records.duplicated(key), "id"])
-    metric = records["id"].astype(object).map(runs.set_index("id")["metric"])
+    metric = records["id"].astype(object).map(runs.drop_duplicates("id").set_index("id")["metric"])
     main = records[records["metric"].astype(object) == metric]
     there = set(zip(main["id"], main["environment"], strict=True))
     pairs = zip(ids, runs["test_environments"], strict=True)

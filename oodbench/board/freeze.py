@@ -5,7 +5,7 @@ Results are checked before they are frozen; `board validate` checks the board.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,14 @@ from oodbench.board.protocol import label_of, protocol_of
 from oodbench.errors import UserError
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.directory import Directory
-from oodbench.results.parquet import (
-    CATEGORIES,
-    RECORDS,
-    RUNS,
-    read_table,
-    records_frame,
-    runs_frame,
-    table_of,
-    write_table,
-)
+from oodbench.results.parquet import CATEGORIES, RECORDS, RUNS, table_of, write_table
 from oodbench.results.predictions import freeze_predictions, predictions_file
 from oodbench.results.provenance import method_digest
-from oodbench.results.read import FURTHER, read_board, read_results
+from oodbench.results.read import FURTHER, board_tables, read_board, read_results
 from oodbench.results.run_spec import BEFORE, SCORE
-from oodbench.results.tables import ROW, Tables, only, stacked_runs, subset
+from oodbench.results.tables import ROW, Tables, stacked_runs, subset
 from oodbench.selection import find_rule, rule_names
-from oodbench.selection.judge import Chosen, judge_by_all
+from oodbench.selection.judge import judge_each
 from oodbench.sweep.file import Sweep
 
 WORST_GROUP = "worst_group_accuracy"
@@ -74,7 +65,7 @@ def freeze(
     runs, records = frozen_tables(read_results(Directory(results)))
     rows = _rows(runs)
     with FileLock(board / ".lock"):
-        known, known_records = tables_of(board)
+        known, known_records = board_tables(board)
         known_rows = _rows(known)
         there = [row for row in rows if row in known_rows]
         for row in rows:
@@ -106,28 +97,15 @@ def _write(board: Path, runs: pd.DataFrame, records: pd.DataFrame) -> None:
 
 def _freeze_predictions(results: Directory, board: Path, ids: set[str]) -> None:
     tables = read_board(board)
-    tables = subset(tables, tables.runs[_bare(tables.runs["id"]).isin(ids)])
-    tests = dict(zip(_bare(tables.runs["id"]), tables.runs["test_environments"], strict=True))
+    tables = subset(tables, tables.runs[tables.runs["id"].isin(ids)])
+    tests = dict(zip(tables.runs["id"], tables.runs["test_environments"], strict=True))
     by_dataset: dict[str, set[tuple[str, int]]] = defaultdict(set)
-    for dataset, _, by_rule in _judged(tables):
+    for dataset, by_rule in judge_each(tables, frozen_rules()):
         tied = by_rule.tied
-        by_dataset[dataset] |= set(zip(_bare(tied["id"]), map(int, tied["step"]), strict=True))
+        by_dataset[dataset] |= set(zip(tied["id"], map(int, tied["step"]), strict=True))
     for dataset, steps in by_dataset.items():
         chosen = [(results.run(run_id), step, tests[run_id]) for run_id, step in sorted(steps)]
         freeze_predictions(predictions_file(board, dataset), chosen)
-
-
-def _bare(ids: "pd.Series[str]") -> "pd.Series[str]":
-    """The stored ids: without the suffix @1 of a run's second row."""
-    return ids.astype(str).str.partition("@")[0]
-
-
-def tables_of(board: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The two tables of a board as they are on disk; empty if nothing is frozen."""
-    if not (board / RUNS_FILE).is_file():
-        return runs_frame(RUNS.empty_table()), records_frame([])
-    runs = runs_frame(read_table(board / RUNS_FILE, RUNS))
-    return runs, records_frame([read_table(board / RECORDS_FILE, RECORDS)])
 
 
 def _rows(runs: pd.DataFrame) -> list[RowName]:
@@ -163,10 +141,10 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
     """
     scores, runs = _scores(tables), tables.runs
     records = pd.concat([_kept(tables, scores), scores[RECORDS.names]], ignore_index=True)
+    records = records.drop_duplicates(RECORDS.names[:5])
     contexts = runs[list(FURTHER[:3])].to_dict(orient="records")
     answers = zip(runs["constant"], runs["test_environments"], strict=True)
     frozen = runs.assign(
-        id=_bare(runs["id"]),
         state=runs["state"].astype(str),
         training_seconds=runs[["training_seconds", "evaluation_seconds"]].astype(float).sum(axis=1),
         **dict.fromkeys(("waiting_seconds", "evaluation_seconds", "memory_mb")),
@@ -174,7 +152,6 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
         constant=[_constant(answer, tests) for answer, tests in answers],
         context=[{k: v for k, v in each.items() if v is not None} for each in contexts],
     )
-    records = records.assign(id=_bare(records["id"])).drop_duplicates(RECORDS.names[:5])
     return frozen.reindex(columns=RUNS.names), records
 
 
@@ -188,7 +165,8 @@ def _constant(answer: Any, tests: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _kept(tables: Tables, scores: pd.DataFrame) -> pd.DataFrame:
-    about = tables.runs.set_index("id")[["metric", "test_environments"]].add_suffix("_main")
+    about = tables.runs.drop_duplicates("id").set_index("id")
+    about = about[["metric", "test_environments"]].add_suffix("_main")
     steps = scores[["id", "step"]].drop_duplicates()
     at = tables.records.astype(TEXTS).merge(steps, on=["id", "step"]).join(about, on="id")
     places = zip(at["environment"], at["split"], at["test_environments_main"], strict=True)
@@ -203,19 +181,12 @@ def _scores(tables: Tables) -> pd.DataFrame:
     """The record of each run's best score by each rule."""
     about = {"environment": None, "split": SCORE, "count": 1}
     found = [
-        by_rule.candidates.drop_duplicates("id").assign(metric=rule, **about)
-        for _, rule, by_rule in _judged(tables)
+        by_rule.candidates.drop_duplicates("run").assign(metric=by_rule.rule, **about)
+        for _, by_rule in judge_each(tables, frozen_rules())
     ]
     if not found:
         raise UserError("the runs serve no selection rule: nothing can be chosen")
     return pd.concat(found, ignore_index=True).rename(columns={"score": "value"})
-
-
-def _judged(tables: Tables) -> Iterator[tuple[str, str, Chosen]]:
-    for dataset in map(str, tables.runs["dataset_label"].unique()):
-        for rule, by_rule in judge_by_all(only(tables, [dataset]), frozen_rules()).items():
-            if len(by_rule.candidates):
-                yield dataset, rule, by_rule
 
 
 def _provenances(runs: pd.DataFrame, data_dir: Path | None) -> list[dict[str, Any]]:

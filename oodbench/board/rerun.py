@@ -62,8 +62,8 @@ def rerun(
 
     runs, _ = _possible(runs, "dataset_label", check_data, left_out)
     runs, _ = _possible(runs, "algorithm", check_method, left_out)
-    chosen = random.Random(seed).sample(list(runs["id"]), min(count, len(runs)))
-    runs = runs[runs["id"].isin(chosen)]
+    chosen = random.Random(seed).sample(range(len(runs)), min(count, len(runs)))
+    runs = runs.iloc[sorted(chosen)]
 
     def check_digests(of: pd.DataFrame) -> str:
         return changed_data(of, tables.runs, options.data_dir)

@@ -165,7 +165,7 @@ def value_of(cell: Why, column: str = "value") -> Value:
 
 def _late_gain(frames: Tables) -> Value:
     scores = judge(frames, "train_val").candidates
-    scores = scores[scores["id"].isin(frames.runs.loc[frames.runs["label"] == ERM, "id"])]
+    scores = scores[scores["label"] == ERM]
     first = scores.drop_duplicates("trial")["id"]
     gains = []
     for run in first:

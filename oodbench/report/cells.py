@@ -199,12 +199,12 @@ def test_values(
 ) -> pd.DataFrame:
     """The values of runs on the `in` splits of their test environments.
 
-    Each of `rows` has the `id` of another run and a `step`; `metrics` are by dataset, each dataset's main
-    one by default. Returns `rows` with `environment`, `metric`, `value` and `undefined`, a row for each
-    test environment. `value` is NaN if nothing was recorded, and `undefined` if the loss is finite
-    nevertheless.
+    Each of `rows` has another `run` of `Chosen.runs`, its `id` and a `step`; `metrics` are by dataset,
+    each dataset's main one by default. Returns `rows` with `environment`, `metric`, `value` and
+    `undefined`, a row for each test environment. `value` is NaN if nothing was recorded, and `undefined`
+    if the loss is finite nevertheless.
     """
-    runs = chosen.runs.iloc[pd.Index(chosen.runs["id"]).get_indexer(pd.Index(rows["id"]))]
+    runs = chosen.runs.loc[rows["run"]]
     metric = runs["metric"] if metrics is None else runs["dataset_label"].map(metrics)
     asked = rows[["id", "step"]].assign(row=np.arange(len(rows)), metric_shown=metric.to_numpy())
     records = records_at(chosen.tables, asked, set(metric.unique()))
@@ -303,7 +303,7 @@ def _computed(
     recorded = tables.records.loc[tables.records["metric"] == metric, "id"].unique()
     if len(recorded) == tables.records["id"].nunique():
         return []
-    chosen = judge(tables, rule).tied
+    chosen = judge(tables, rule).tied.drop_duplicates(["id", "step"])
     chosen = chosen[~chosen["id"].isin(recorded)]
     read, found = predictions_of_runs(tables.runs), list[tuple[object, ...]]()
     for run_id, step in zip(chosen["id"].map(str), chosen["step"].map(int), strict=True):

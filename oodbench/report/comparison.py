@@ -30,7 +30,7 @@ from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.boards import board_among
 from oodbench.results.run_spec import CONSTANT
-from oodbench.results.tables import Tables, only, origins
+from oodbench.results.tables import ROW, Tables, only, origins
 
 OVERALL = "all datasets"
 ERRORS = (
@@ -112,16 +112,14 @@ def comparison(
 
 
 def _with_reasons(frame: pd.DataFrame, cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    key, lacking = ["dataset", "label"], cells[cells["undefined"] != ""]
-    lacking = lacking[lacking["kind"] == METHOD].rename(columns={"dataset_label": "dataset"})
+    lacking = cells[(cells["undefined"] != "") & (cells["kind"] == METHOD)]
     if lacking.empty or frame.empty:
         return frame
-    lacking = pd.concat([lacking, lacking.assign(dataset=OVERALL)])
-    why = lacking.groupby(key)["undefined"].max()
-    of_baseline = lacking[lacking["label"] == baseline].groupby("dataset")["undefined"].max()
-    own = pd.Series(why.reindex(pd.MultiIndex.from_frame(frame[key])).to_numpy(), frame.index)
-    theirs = frame["dataset"].map(of_baseline).astype(object)
-    return frame.assign(undefined=own.astype(object).fillna(theirs).fillna(""))
+    every = pd.concat([lacking, lacking.assign(dataset_label=OVERALL)])
+    why = every.groupby(ROW)["undefined"].max().to_dict()
+    rows = zip(frame["dataset"], frame["label"], strict=True)
+    reasons = [why.get((d, label)) or why.get((d, baseline), "") for d, label in rows]
+    return frame.assign(undefined=reasons)
 
 
 Gains = Mapping[str, Mapping[str, Difference]]

@@ -183,12 +183,12 @@ def _panels(
     `_inside_and_test`). The second has the chosen runs at every `step`, with their `trial`.
     """
     one = judge(frames, rule)
-    best = one.candidates.drop_duplicates("id")
+    best, runs = one.candidates.drop_duplicates("run"), one.runs.drop_duplicates("id")
     best = best.assign(chosen=best["complete"] & ~best.duplicated(CELL))
-    records = records_at(frames, best[["id", "step"]])
-    points = best.merge(_inside_and_test(records, one.runs), on=["id", "step"], how="left")
-    chosen = one.runs[["id"]].merge(best.loc[best["chosen"], [*CELL, "id"]], on="id")
-    curves = _inside_and_test(records_of(frames.records, chosen["id"]), one.runs)
+    records = records_at(frames, best[["id", "step"]].drop_duplicates())
+    points = best.merge(_inside_and_test(records, runs), on=["id", "step"], how="left")
+    chosen = best[best["chosen"]].sort_values("run")[[*CELL, "id"]]
+    curves = _inside_and_test(records_of(frames.records, chosen["id"]), runs)
     curves, (metrics, _) = chosen.merge(curves, on="id"), reported_metrics(frames)
     there = points.loc[points[["inside", "test"]].notna().all(axis=1), "dataset_label"]
     datasets = [d for d in points["dataset_label"].unique() if d in set(there)]

@@ -5,7 +5,7 @@ Runs that are also frozen on the board are compared with the frozen ones.
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -24,16 +24,16 @@ from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import joined, read_board
 from oodbench.results.run_spec import COMPLETE, SCORE, RunSpec
 from oodbench.results.tables import (
+    ROW,
     Tables,
     completed,
     only,
     records_of,
-    renamed,
     stacked,
     stacked_runs,
     subset,
 )
-from oodbench.selection.judge import judge_by_all
+from oodbench.selection.judge import Booleans, judge_each
 
 FIXED = ("dataset", "options", "noise", "steps", "evaluate_every", "holdout", "network", "metric")
 """The columns, besides environments, in which a dataset's runs must equal the board's."""
@@ -47,6 +47,8 @@ CHOICES = (
     ["trial", "draw", "network_hparams"],
 )
 """Groups of columns: some frozen run must have the same values in all columns of a group."""
+RowName = tuple[Any, ...]
+"""The dataset and the label of a row."""
 SHOWN = 6
 """The most differences that an error lists."""
 
@@ -97,7 +99,7 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     if local.runs.empty:
         raise UserError(f"{here} has no runs of {', '.join(datasets) or f'what {title} has'}")
     _check(local.runs, board.runs, here, title)
-    local, cut, partial = _cut(_matched(local, board), board, here, title)
+    local, cut, partial = _cut(local, board, here, title)
     ranges = range_notes(board.runs, local.runs)
     made = trained_by(cut.runs, local.runs)
     local, cut, repeated = _beside_frozen(local, cut, here, title)
@@ -171,30 +173,6 @@ def _short(texts: tuple[str, ...]) -> str:
     return texts[-1] if len(texts[-1]) <= 80 else f"{texts[-1][:77]}..."
 
 
-def _matched(local: Tables, board: Tables) -> Tables:
-    """Give each local run the id of the same frozen run, or an id that no frozen run has.
-
-    The board may have the same run under another label.
-    """
-
-    def keyed(runs: pd.DataFrame) -> list[tuple[str, str, str]]:
-        plain = runs["id"].str.partition("@")[0]
-        return list(zip(plain, runs["dataset_label"], runs["label"], strict=True))
-
-    frozen = dict(zip(keyed(board.runs), board.runs["id"], strict=True))
-    runs, known = local.runs, set(board.runs["id"])
-    ids = {
-        run_id: frozen.get(key) or (f"{run_id}@here" if run_id in known else run_id)
-        for run_id, key in zip(runs["id"], keyed(runs), strict=True)
-    }
-    return _with_ids(local, ids)
-
-
-def _with_ids(tables: Tables, ids: dict[str, str]) -> Tables:
-    runs = tables.runs.assign(id=tables.runs["id"].map(ids))
-    return replace(tables, runs=runs, records=renamed(tables.records, ids))
-
-
 def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, Tables, list[str]]:
     """Restrict both to the datasets with results here, and to the trials and draws of all local rows.
 
@@ -236,41 +214,57 @@ def _beside_frozen(
     Also returns notes on the repeated rows. Raises UserError if a local and a frozen row share label and
     version, but not the method or its hyperparameters.
     """
-    ended = local.runs.loc[local.runs["state"].isin(COMPLETE), "id"]
-    both = compared(subset(board, board.runs[board.runs["id"].isin(ended)]), local)
-    equal: dict[str, list[pd.DataFrame]] = {}
-    unlike: dict[str, list[str]] = {}
-    other_draws = 0
-    for (dataset, label), row in local.runs.groupby(["dataset_label", "label"], sort=False):
-        is_row = (board.runs["dataset_label"] == dataset) & (board.runs["label"] == label)
-        frozen_row = board.runs[is_row]
-        again = both[both["id"].isin(row["id"])]
-        planned_there = row["id"].isin(frozen_row["id"])
-        if frozen_row.empty:
+    key = ["id", *ROW]
+    ended = local.runs.loc[local.runs["state"].isin(COMPLETE), key]
+    both = compared(subset(board, board.runs.merge(ended, on=key)), local)
+    there, again = (dict(list(runs.groupby(ROW, sort=False))) for runs in (board.runs, both))
+    equal, unlike = list[RowName](), list[RowName]()
+    notes, other_draws = list[str](), 0
+    for name, row in local.runs.groupby(ROW, sort=False):
+        if (frozen_row := there.get(name)) is None:
             continue
-        if planned_there.all() and again["agreement"].eq(Agreement.EQUAL).all():
-            equal.setdefault(str(dataset), []).append(row)
+        is_planned = row["id"].isin(frozen_row["id"])
+        if is_planned.all() and again.get(name, both[:0])["agreement"].eq(Agreement.EQUAL).all():
+            equal.append(name)
         else:
+            dataset, label = name
             _check_same_row(row, frozen_row, f"{title} has a row '{label}' on {dataset}", here)
-            unlike.setdefault(str(dataset), []).append(str(label))
-            other_draws += int((~planned_there).sum())
-    notes = []
-    for dataset, rows in equal.items():
-        planned = pd.concat(rows)
-        names = ", ".join(row["label"].iloc[0] for row in rows)
-        counts = f"{both['id'].isin(planned['id']).sum()} of {len(planned)}"
-        notes.append(f"{names} on {dataset}: {counts} runs here are equal to the board's.")
-        local = subset(local, local.runs[~local.runs["id"].isin(planned["id"])])
-        again = board.runs["id"].isin(both["id"]) & board.runs["id"].isin(planned["id"])
-        board = replace(board, runs=board.runs.assign(rerun=board.runs["rerun"].eq(True) | again))
+            unlike.append(name)
+            other_draws += int((~is_planned).sum())
+    for dataset in dict.fromkeys(dataset for dataset, _ in equal):
+        names = [name for name in equal if name[0] == dataset]
+        counts = f"{_are_of(both, names).sum()} of {_are_of(local.runs, names).sum()}"
+        labels = ", ".join(label for _, label in names)
+        notes.append(f"{labels} on {dataset}: {counts} runs here are equal to the board's.")
+    local = subset(local, local.runs[~_are_of(local.runs, equal)])
+    is_again = board.runs["id"].isin(both["id"]) & _are_of(board.runs, equal)
+    board = replace(board, runs=board.runs.assign(rerun=board.runs["rerun"].eq(True) | is_again))
     if unlike:
         notes.append(_unlike_note(both, unlike, other_draws))
-        places = zip(local.runs["dataset_label"], local.runs["label"], strict=True)
-        labels = [f"{x} (here)" if x in unlike.get(d, ()) else x for d, x in places]
+        labels = local.runs["label"] + np.where(_are_of(local.runs, unlike), " (here)", "")
         local = replace(local, runs=local.runs.assign(label=labels))
-        taken = set(board.runs["id"])
-        local = _with_ids(local, {i: i + "@twice" * (i in taken) for i in local.runs["id"]})
-    return local, board, notes
+    return _apart(local, board), board, notes
+
+
+def _are_of(runs: pd.DataFrame, rows: Collection[RowName]) -> Booleans:
+    """Mask of the runs of these rows."""
+    names = zip(*(runs[name] for name in ROW), strict=True)
+    return np.array([name in rows for name in names], bool)
+
+
+def _apart(local: Tables, board: Tables) -> Tables:
+    """The local runs and records, with an id that ends with `@here` if the board has a run's id, too.
+
+    A board's records are those of chosen steps, so that records here are not to be mixed with them.
+    """
+    frozen = set(board.runs["id"])
+
+    def new(run_id: str) -> str:
+        return f"{run_id}@here" if run_id in frozen else run_id
+
+    ids = local.records["id"].cat.rename_categories(new)
+    runs = local.runs.assign(id=local.runs["id"].map(new))
+    return replace(local, runs=runs, records=local.records.assign(id=ids))
 
 
 def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, here: str) -> None:
@@ -293,10 +287,10 @@ def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, her
         )
 
 
-def _unlike_note(both: pd.DataFrame, rows: dict[str, list[str]], other_draws: int) -> str:
-    labels = (f"{', '.join(f'{x} (here)' for x in rows[d])} on {d}" for d in rows)
-    places = zip(both["dataset_label"], both["label"], strict=True)
-    runs = both[np.array([label in rows.get(dataset, ()) for dataset, label in places], bool)]
+def _unlike_note(both: pd.DataFrame, rows: Collection[RowName], other_draws: int) -> str:
+    by_dataset = {d: [f"{x} (here)" for of, x in rows if of == d] for d, _ in rows}
+    labels = (f"{', '.join(names)} on {dataset}" for dataset, names in by_dataset.items())
+    runs = both[_are_of(both, rows)]
     also = f"of {len(runs)} runs that are also on the board, {outcome(runs)}"
     others = f"; {other_draws} have other hyperparameters than the board's" * bool(other_draws)
     return f"{'; '.join(labels)}: {also}{others}."
@@ -335,7 +329,8 @@ def compared(board: Tables, here: Tables) -> pd.DataFrame:
         [Agreement.MISSING, Agreement.EQUAL, Agreement.CLOSE],
         Agreement.OFF,
     )
-    main = pairs[pairs["metric"] == pairs["id"].map(runs["metric"])].groupby("id")
+    metrics = board.runs.drop_duplicates("id").set_index("id")["metric"]
+    main = pairs[pairs["metric"] == pairs["id"].map(metrics)].groupby("id")
     columns = {"frozen": ("value", "mean"), "here": ("value_here", "mean")}
     of_main = main.agg(**columns, gap=("gap", "max"), share=("share", "max"))
     return runs.assign(agreement=list(map(Agreement, agreement)), **of_main.reindex(runs.index))
@@ -353,14 +348,14 @@ def _scores(board: Tables, here: Tables) -> pd.DataFrame:
     frozen = board.scores.rename(columns={"score": "value"})
     here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
     again = [
-        one.candidates.assign(rule=rule, same_step=~one.candidates["id"].duplicated())
-        for dataset in map(str, here.runs["dataset_label"].unique())
-        for rule, one in judge_by_all(only(here, [dataset]), frozen["rule"].unique()).items()
+        one.candidates.assign(rule=one.rule, same_step=~one.candidates["id"].duplicated())
+        for _, one in judge_each(here, frozen["rule"].unique())
     ]
     if not again:
         return frozen.assign(value_here=np.nan, same_step=False)
     table = pd.concat(again, ignore_index=True).rename(columns={"score": "value_here"})
     table = table[["id", "rule", "step", "value_here", "same_step"]]
+    table = table.drop_duplicates(["id", "rule", "step"])  # a run may stand in several rows
     return frozen.merge(table, on=["id", "rule", "step"], how="left")
 
 

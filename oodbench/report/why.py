@@ -95,17 +95,18 @@ def why(
     if metric is not None and metric not in known:
         raise unknown("metric", metric, known, hint=plugin_hint(plugins_of(frames)))
     first = runs.iloc[0]
-    best = one.candidates[one.candidates["id"].isin(runs["id"])].drop_duplicates("id")
+    best = one.candidates[one.candidates["run"].isin(runs.index)].drop_duplicates("run")
     shown = {str(first["dataset_label"]): metric or usual_metric}
-    values = test_values(one, best[["id", "step"]], shown)
-    defined = values[~values["undefined"]].groupby("id")["value"]
+    values = test_values(one, best[["run", "id", "step"]], shown)
+    defined = values[~values["undefined"]].groupby("run")["value"]
     means = defined.agg(lambda of_run: of_run.mean(skipna=False))
-    best = best.assign(value=best["id"].map(means), place=range(len(best)))
-    table = runs[["trial", "draw", "id", "state", "hparams"]].merge(
-        best[["id", "step", "score", "value", "place"]], on="id", how="left"
+    best = best.assign(value=best["run"].map(means), place=range(len(best))).set_index("run")
+    table = runs[["trial", "draw", "id", "state", "hparams"]].join(
+        best[["step", "score", "value", "place"]]
     )
-    table = table.sort_values(["trial", "place", "draw"], ignore_index=True).drop(columns="place")
-    tied, has_value = (table["id"].isin(ids) for ids in (one.tied["id"], means.index))
+    table = table.sort_values(["trial", "place", "draw"]).drop(columns="place")
+    tied, has_value = (table.index.isin(rows) for rows in (one.tied["run"], means.index))
+    table = table.assign(chosen=table.index.isin(one.chosen["run"]), tied=tied)
     return Why(
         dataset=str(first["dataset_label"]),
         label=str(first["label"]),
@@ -114,9 +115,7 @@ def why(
         metric=metric or usual_metric,
         selection_metric=rule_metric or usual_metric,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
-        runs=table.assign(
-            chosen=table["id"].isin(one.chosen["id"]), tied=tied, undefined=tied & ~has_value
-        ),
+        runs=table.assign(undefined=tied & ~has_value).reset_index(drop=True),
         directory=str(directories.iloc[0]) if directories.nunique() == 1 else None,
     )
 
@@ -190,7 +189,7 @@ def _row(cell: Why, run: Any) -> list[str]:
         value = UNDEFINED if run.undefined else value
     choice = "yes" if run.chosen else "tie" * run.tied
     place = [str(run.trial), str(run.draw), step]
-    return [*place, score, value, choice, run.state, str(run.id).partition("@")[0]]
+    return [*place, score, value, choice, run.state, run.id]
 
 
 def _mean(cell: Why) -> str:
@@ -215,7 +214,7 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
     Raises UserError as `choose`.
     """
     rule = rule or usual(frames)
-    runs, best = frames.runs, set(choose(frames, rule)["id"])
+    runs, best = frames.runs, choose(frames, rule)["run"]
     rows: list[list[Cell]] = []
     groups = runs[~runs["ceiling"]].groupby(["dataset_label", "label"], sort=False)
     for row, group in groups:
@@ -223,7 +222,7 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
             there = group[[name in hparams for hparams in group["hparams"]]]
             values = there["hparams"].map(itemgetter(name))
             defaults, chosen = (
-                values[which].tolist() for which in (there["draw"] == 0, there["id"].isin(best))
+                values[which].tolist() for which in (there["draw"] == 0, there.index.isin(best))
             )
             default = text_of(defaults[0]) if defaults else "-"
             tried = _span(values.tolist())

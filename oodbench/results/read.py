@@ -28,7 +28,7 @@ from oodbench.results.boards import (
     nothing_frozen,
     to_come,
 )
-from oodbench.results.directory import Directory
+from oodbench.results.directory import ROW_LABELS, Directory
 from oodbench.results.ended import ended
 from oodbench.results.parquet import (
     RECORDS,
@@ -46,11 +46,11 @@ from oodbench.results.run_spec import COMPLETE, TRAIN, RunSpec, State
 from oodbench.results.stale import DIGESTED, stale_notes
 from oodbench.results.tables import (
     CELL,
+    ROW,
     Tables,
     chosen_once,
     completed,
     records_of,
-    renamed,
     stacked,
     stacked_runs,
     tidy,
@@ -70,8 +70,7 @@ and ceilings have `options` of their own."""
 def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None) -> Tables:
     """The planned runs of a directory, or these (by id), and their records.
 
-    A run in several rows appears once per row; see `Tables.runs`. Raises UserError if
-    there is no sweep, or it plans no run.
+    See `Tables.runs`. Raises UserError if there is no sweep, or it plans no run.
     """
     if specs is None:
         stored = results.plan()
@@ -95,9 +94,8 @@ def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None)
     if findings := results.findings():
         runs["findings"] = runs["dataset_label"].map(findings)
     records = of_runs(moved.records, known.index), of_runs(live_records, live.index)
-    in_order = _in_order(records, ids)
     notes = tuple(f"{sentence}." for sentence in moved.wrong)
-    return Tables(*_each_once(completed(runs), in_order), notes=notes)
+    return Tables(completed(runs), _in_order(records, ids), notes=notes)
 
 
 def _in_order(tables: Sequence[pa.Table], ids: "pd.Index[str]") -> pd.DataFrame:
@@ -114,45 +112,35 @@ def _in_order(tables: Sequence[pa.Table], ids: "pd.Index[str]") -> pd.DataFrame:
 def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     """Complete the columns of `Tables.runs` from the runs' context and the settings of their sweep."""
 
+    def known(name: str, kind: type) -> list[Any]:
+        return [value if isinstance(value, kind) else kind() for value in runs[name]]
+
     def objects(values: Sequence[Any]) -> "pd.Series[Any]":
         return pd.Series(values, runs.index, dtype=object)
 
-    states = [
-        str(s) if isinstance(s, str) else str(State.PLANNED) for s in runs["state"].astype(object)
-    ]
-    runs["state"] = objects(states)  # plain texts
-    runs["error"] = runs["error"].astype(object).fillna("")
-    contexts = [c if isinstance(c, dict) else {} for c in runs.pop("context")]
-    known = {id(c): c for c in contexts}  # runs share what was read once
-    for name in FURTHER:
-        values = {key: context.get(name) for key, context in known.items()}
-        runs[name] = [values[id(context)] for context in contexts]
-    runs["provenance"] = objects([p if isinstance(p, dict) else {} for p in runs["provenance"]])
-    trained_on = [e if isinstance(e, tuple) else () for e in runs["training_environments"]]
-    runs["training_environments"] = objects(trained_on)
-    has_label = runs["dataset_label"] != ""
-    runs["dataset_label"] = runs["dataset_label"].where(has_label, runs["dataset"])
-    chosen = settings.get("sweep", {}).get("hparams_from")
-    runs["selection"] = settings.get("selection")
-    runs["plugins"] = [tuple(settings.get("plugins", ()))] * len(runs)
-    runs["hparams_from"] = chosen_once(chosen) if chosen else None
-    return runs.assign(frozen=None, rerun=False)
+    contexts, chosen = known("context", dict), settings.get("sweep", {}).get("hparams_from")
+    return runs.drop(columns="context").assign(
+        state=objects([str(state or State.PLANNED) for state in known("state", str)]),
+        error=runs["error"].astype(object).fillna(""),
+        provenance=objects(known("provenance", dict)),
+        training_environments=objects(known("training_environments", tuple)),
+        dataset_label=runs["dataset_label"].where(runs["dataset_label"] != "", runs["dataset"]),
+        **{name: objects([context.get(name) for context in contexts]) for name in FURTHER},
+        selection=settings.get("selection"),
+        plugins=[tuple(settings.get("plugins", ()))] * len(runs),
+        hparams_from=chosen_once(chosen) if chosen else None,
+        frozen=None,
+        rerun=False,
+    )
 
 
-def _ids_of_rows(ids: "pd.Series[str]") -> "pd.Series[str]":
-    number = ids.groupby(ids).cumcount()
-    return ids.mask(number > 0, ids + "@" + number.astype(str))
-
-
-def _each_once(runs: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """In all rows but its first, give a run a distinct id (ID@1, ...) and a copy of its records."""
-    number = runs.groupby("id").cumcount()
-    new = _ids_of_rows(runs["id"])
-    copies = []
-    for n in range(1, number.max() + 1):
-        ids = dict(zip(runs.loc[number == n, "id"], new[number == n], strict=True))
-        copies.append(renamed(records_of(records, runs.loc[number == n, "id"]), ids))
-    return runs.assign(id=new), stacked([records, *copies]) if copies else records
+def board_tables(board: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The two tables of a board as they are on disk; empty if nothing is frozen. Raises DamagedFile."""
+    file = board / RUNS_FILE
+    if not file.is_file():
+        return runs_frame(RUNS.empty_table()), records_frame([])
+    runs = runs_frame(read_table(file, RUNS), str(file))
+    return runs, records_frame([read_table(board / RECORDS_FILE, RECORDS)])
 
 
 def read_board(board: Path) -> Tables:
@@ -160,12 +148,9 @@ def read_board(board: Path) -> Tables:
 
     Raises UserError if nothing is frozen yet, and DamagedFile.
     """
-    file = board / RUNS_FILE
-    if not file.is_file():
+    runs, records = board_tables(board)
+    if runs.empty:
         raise UserError(f"the board {board.name} has {nothing_frozen(board)}")
-    runs = runs_frame(read_table(file, RUNS), str(file))
-    records = records_frame([read_table(board / RECORDS_FILE, RECORDS)])
-    runs, records = _each_once(runs, records)
     settings = {"selection": read_yaml(board / PROTOCOL_FILE).get("selection")}
     runs = _expanded(runs.assign(error=""), settings).assign(frozen=True, directory=called(board))
     coming = datasets_to_come(board)
@@ -185,21 +170,17 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Tables:
         (only,) = frames
         return replace(only, notes=(*only.notes, *stale_notes(only.runs)))
     runs = stacked_runs([frame.runs for frame in frames])
-    runs["run"] = runs["id"].str.partition("@")[0]
-    first = (~runs["state"].isin(COMPLETE)).sort_values(kind="stable").index
-    runs = runs.loc[first].drop_duplicates(["run", "dataset_label", "label"]).sort_index()
+    ended_first = runs.loc[(~runs["state"].isin(COMPLETE)).sort_values(kind="stable").index]
+    rows = ended_first.drop_duplicates(["id", *ROW]).sort_index()
     if not allow_mixed:
-        _check(runs)
-    runs["label"] = _labels(runs)
-    runs["new"] = _ids_of_rows(runs["run"])
-    metrics = [
-        renamed(records_of(frame.records, of["id"]), dict(zip(of["id"], of["new"], strict=True)))
-        for frame, d in zip(frames, directories, strict=True)
-        for of in [runs[runs["directory"] == str(d)]]
-    ]
-    runs = completed(runs.assign(id=runs["new"]).drop(columns=["run", "new"]))
+        _check(rows)
+    rows = rows.assign(label=_labels(rows))[["id", *ROW_LABELS]]
+    once = ended_first.drop_duplicates("id")  # a run that has ended in one directory has ended
+    read = zip(frames, directories, strict=True)
+    records = [records_of(f.records, once.loc[once["directory"] == str(d), "id"]) for f, d in read]
+    runs = completed(rows.merge(once.drop(columns=ROW_LABELS), on="id")[list(runs)])
     damaged = [note for frame in frames for note in frame.notes]
-    return Tables(runs, stacked(metrics), notes=(*damaged, *stale_notes(runs)))
+    return Tables(runs, stacked(records), notes=(*damaged, *stale_notes(runs)))
 
 
 def _labels(runs: pd.DataFrame) -> list[str]:

@@ -7,7 +7,6 @@ from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from pandas.api.types import is_object_dtype, union_categoricals
 
@@ -26,7 +25,8 @@ class Tables:
     """A results directory in memory."""
 
     runs: Any
-    """The planned runs, one per row. All columns are there, however the runs were read:
+    """The planned runs, one for each row of a table that contains it, so that an `id` may occur again. All
+    columns are there, however the runs were read:
 
     - `id` and the fields of `RunSpec`; KINDS are among them;
     - `state`, `error` (of a failed run, or empty), `provenance`, `last_step`, `records` (their number),
@@ -206,12 +206,6 @@ def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
     return metrics[metrics["id"].cat.categories.isin(ids)[metrics["id"].cat.codes]]
 
 
-def renamed(records: pd.DataFrame, ids: Mapping[str, str]) -> pd.DataFrame:
-    """Records with other ids of runs, which must all be among `ids`."""
-    known = records["id"].cat.remove_unused_categories()
-    return records.assign(id=known.cat.rename_categories(lambda run_id: ids[run_id]))
-
-
 def stacked_runs(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate tables of runs; the result has the columns of all."""
     runs = pd.concat([table.dropna(axis=1, how="all") for table in tables], ignore_index=True)
@@ -240,22 +234,15 @@ def with_records(records: pd.DataFrame, rows: Iterable[tuple[object, ...]]) -> p
 def records_at(
     tables: Tables, chosen: pd.DataFrame, metrics: Collection[str] | None = None
 ) -> pd.DataFrame:
-    """The records (of these metrics) at the `id` and `step` of each row of `chosen`, and its other columns.
-
-    No two rows have the same id.
+    """The records (of these metrics) at the `id` and `step` of each row of `chosen`, and its other
+    columns.
     """
-    records = tables.records
-    places = pd.Index(chosen["id"]).get_indexer(records["id"].cat.categories)
-    row = places[records["id"].cat.codes.to_numpy()]
-    there = row >= 0
+    records = records_of(tables.records, chosen["id"])
     if metrics is not None:
         names = records["metric"].cat
-        there &= names.categories.isin(metrics)[names.codes.to_numpy()]
-    kept = np.flatnonzero(there)
-    kept = kept[records["step"].to_numpy()[kept] == chosen["step"].to_numpy()[row[kept]]]
-    found = records.iloc[kept].astype(dict.fromkeys(CATEGORIES, object)).reset_index(drop=True)
-    others = chosen.drop(columns=["id", "step"]).iloc[row[kept]].reset_index(drop=True)
-    joined: pd.DataFrame = pd.concat([found, others], axis=1)
+        records = records[names.categories.isin(metrics)[names.codes]]
+    found = records.astype(dict.fromkeys(CATEGORIES, object))
+    joined: pd.DataFrame = found.merge(chosen, on=["id", "step"])
     return joined
 
 
@@ -276,16 +263,9 @@ def tidy(frames: Tables) -> pd.DataFrame:
     for name in [name for name in table if is_object_dtype(table[name])]:
         if table[name].map(lambda v: isinstance(v, list | tuple | dict)).any():
             table[name] = table[name].map(str)
-    values = frames.records[RECORDS.names].reset_index(drop=True)
-    index_of = pd.Index(runs["id"]).get_indexer(values["id"].cat.categories)
-    wide = table.iloc[index_of[values["id"].cat.codes]].reset_index(drop=True)
-    columns = [values[["id"]], wide[RUN_COLUMNS], values.drop(columns="id"), wide[list(hparams)]]
-    joined: pd.DataFrame = pd.concat(columns, axis=1)
-    plain = joined["id"].astype(object).str.partition("@")[0]  # ids of repeated runs: ID@1
-    joined["id"] = plain
-    for name in joined.select_dtypes("category"):  # a filter keeps empty ones, and pandas warns
-        joined[name] = joined[name].astype(object)
-    return joined
+    values = frames.records[RECORDS.names].astype(dict.fromkeys(CATEGORIES, object))
+    joined: pd.DataFrame = values.merge(pd.concat([runs["id"], table], axis=1), on="id")
+    return pd.DataFrame(joined[["id", *RUN_COLUMNS, *RECORDS.names[1:], *hparams]])
 
 
 def chosen_once(about: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ average draws that tie; the first of them is the chosen one. DomainBed's rules d
 section 3, and its code): the last draw wins a tie, and the oracle sees a run's last step only.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from oodbench.metrics import known_direction
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import COMPLETE, SCORE
-from oodbench.results.tables import CELL, KINDS, Tables, plugins_of, subset
+from oodbench.results.tables import CELL, KINDS, Tables, only, plugins_of, subset
 from oodbench.selection import (
     EVIDENCE,
     Rule,
@@ -47,8 +47,8 @@ class Chosen:
     runs: pd.DataFrame
     """The runs; on a dataset without other rows, transductive and reference rows count as methods."""
     candidates: pd.DataFrame
-    """Every step of every judged run, the best first: CELL, `id`, `draw`, `step`, `score` (of the rule's
-    metric, else of the dataset's), `complete`.
+    """Every step of every judged run, the best first: CELL, `run` (its label in the index of `runs`), `id`,
+    `draw`, `step`, `score` (of the rule's metric, else of the dataset's), `complete`.
 
     Ties go to the lowest draw, then to the earliest step; NaN is the worst score. A run can be judged once
     it has ended, and all runs of its evidence. A cell is `complete`, and has a choice, once all of its runs
@@ -58,10 +58,11 @@ class Chosen:
     def tied(self) -> pd.DataFrame:
         """Every run with the best score of its complete cell, at the run's first step with that score.
 
-        CELL, `id`, `draw`, `step`, `score`, and the run's `weight` in the mean over ties that tables show.
+        CELL, `run`, `id`, `draw`, `step`, `score`, and the run's `weight` in the mean over ties that tables
+        show.
         """
         best = self.candidates[self.candidates["complete"]].drop(columns="complete")
-        best = best.drop_duplicates("id", ignore_index=True)
+        best = best.drop_duplicates("run", ignore_index=True)
         cell = best.groupby(CELL).ngroup()
         is_best = best["score"] == best.groupby(cell)["score"].transform("first")
         kept = is_best | ~cell.duplicated()  # NaN is not equal to itself
@@ -86,8 +87,7 @@ class Chosen:
     def on(self, datasets: Collection[str]) -> "Chosen":
         """The choices on these datasets."""
         runs, candidates = (
-            table[table["dataset_label"].isin(datasets)].reset_index(drop=True)
-            for table in (self.runs, self.candidates)
+            table[table["dataset_label"].isin(datasets)] for table in (self.runs, self.candidates)
         )
         return Chosen(subset(self.tables, runs), self.rule, runs, candidates)
 
@@ -116,6 +116,16 @@ def judge_by_all(tables: Tables, names: Iterable[str]) -> dict[str, Chosen]:
     return found
 
 
+def judge_each(tables: Tables, names: Collection[str]) -> Iterator[tuple[str, Chosen]]:
+    """Yield each dataset with what each of these rules chooses on it; rules that can judge no run on it are
+    left out.
+    """
+    for dataset in map(str, tables.runs["dataset_label"].unique()):
+        for chosen in judge_by_all(only(tables, [dataset]), names).values():
+            if len(chosen.candidates):
+                yield dataset, chosen
+
+
 def choose(tables: Tables, rule: str | None = None) -> pd.DataFrame:
     """`Chosen.chosen` by a rule; raises as `judge`."""
     return judge(tables, rule).chosen
@@ -129,7 +139,7 @@ def unchosen_predictions(results: Directory) -> list[Path]:
         return []
     shown: set[tuple[str, str]] = set()
     for chosen in judge_by_all(tables, [*rule_names(), usual(tables)]).values():
-        ids = chosen.tied["id"].str.partition("@")[0]  # ID@1 is a run's second row
+        ids = chosen.tied["id"]
         shown |= {*zip(ids, chosen.tied["step"].map(str), strict=True)}
         shown |= {(run_id, "examples") for run_id in ids}
     return [file for file in files if (file.parent.parent.name, file.stem) not in shown]
@@ -139,7 +149,10 @@ def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
     rule = find_rule(name, plugins=plugins_of(tables))
     if rule.metric is not None:
         runs = _judged_by(rule.metric, tables, runs)
-    live, frozen = _frozen(tables, name, runs)
+    scores = tables.scores[tables.scores["rule"] == name]
+    numbered = runs[["id"]].assign(run=np.arange(len(runs)))
+    frozen = scores.merge(numbered, on="id")[["run", "step", "score"]]
+    live = ~runs["frozen"].eq(True).to_numpy()
     evidence = _evidence(rule, runs, live, frozen)
     ready = _ready(runs, evidence, live, frozen)
     table = frozen
@@ -151,7 +164,7 @@ def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
     table = table[(ready & ~runs["helper"].to_numpy())[table["run"]]]
     cell = runs.groupby(CELL).ngroup()
     complete = (~cell.isin(cell[~ready])).to_numpy()
-    found: pd.DataFrame = runs[[*CELL, "id", "draw"]].iloc[table["run"]].reset_index(drop=True)
+    found: pd.DataFrame = runs[[*CELL, "id", "draw"]].iloc[table["run"]].reset_index(names="run")
     found["step"] = table["step"].to_numpy(np.int64)
     found["score"] = table["score"].to_numpy()
     found["complete"] = complete[table["run"]]
@@ -167,32 +180,31 @@ def _higher_is_better(runs: pd.DataFrame) -> Booleans:
     return ~runs["higher_is_better"].eq(False).to_numpy()  # missing where no run has started
 
 
-def _frozen(tables: Tables, rule: str, runs: pd.DataFrame) -> tuple[Booleans, pd.DataFrame]:
-    """Whether each run is judged by its records here; and the frozen scores of the other runs."""
-    scores = tables.scores[tables.scores["rule"] == rule]
-    run = pd.Index(runs["id"]).get_indexer(pd.Index(scores["id"]))
-    table = scores[["step", "score"]].assign(run=run)
-    return ~runs["frozen"].eq(True).to_numpy(), table[run >= 0]
-
-
 def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFrame) -> pd.DataFrame:
-    """The evidence of the live runs, with each run's metric; raises UserError if no run can be judged.
+    """The evidence of the live runs: `run` and `from`, positions in `runs` (`from` is -1 if the sweep lacks
+    that run), the id `source`, `environment`, `split` and the run's `metric`.
 
-    Frozen runs have scores by the board's rules; only other rules read their evidence.
+    Raises UserError if no run can be judged. Frozen runs have scores by the board's rules; only other rules
+    read their evidence.
     """
     if not live.any():
         if frozen.empty:
             raise unserved(rule)
-        return pd.DataFrame(columns=[*EVIDENCE, "metric"])
+        none = pd.DataFrame(columns=["run", "from", *EVIDENCE[1:], "metric"])
+        return none.astype({"run": int, "from": int})
     alone = rule.judges_alone and len(frozen) > 0
-    asked = runs[live] if alone else runs
-    evidence = evidence_by(rule, asked)
-    at = pd.Index(asked["id"]).get_indexer(pd.Index(evidence["id"]))
-    found: pd.DataFrame = evidence[at >= 0].reset_index(drop=True)
-    found["metric"] = asked["metric"].to_numpy()[at[at >= 0]]
-    if not alone and runs["metric"].notna().any() and found["source"].isna().all():
+    rows = pd.RangeIndex(len(runs)).map(str)
+    # a run that stands in several rows is judged in each of them
+    asked = runs.assign(id=rows)[live if alone else slice(None)]
+    found: pd.DataFrame = evidence_by(rule, asked)
+    places = {new: rows.get_indexer(found[n]) for new, n in (("run", "id"), ("from", "source"))}
+    found = found.assign(**places)[places["run"] >= 0].reset_index(drop=True)
+    if not alone and runs["metric"].notna().any() and (found["from"] < 0).all():
         raise unserved(rule)
-    return found
+    sources = pd.Series(runs["id"].to_numpy()).reindex(found["from"]).to_numpy()
+    return pd.DataFrame(
+        found.assign(source=sources, metric=runs["metric"].to_numpy()[found["run"]])
+    )
 
 
 def _ready(
@@ -202,10 +214,8 @@ def _ready(
     judged = np.zeros(len(runs), dtype=bool)
     judged[frozen["run"]] = True
     ended = runs["state"].isin(COMPLETE).to_numpy() & (live | judged)
-    ids = pd.Index(runs["id"])
-    run, source = (ids.get_indexer(pd.Index(evidence[name])) for name in ("id", "source"))
-    judged[run] = True
-    judged[run[(source < 0) | ~ended[source]]] = False
+    judged[evidence["run"]] = True
+    judged[evidence.loc[(evidence["from"] < 0) | ~ended[evidence["from"]], "run"]] = False
     return ended & judged
 
 
@@ -232,10 +242,9 @@ def _scores(
     rule: Rule, records: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame
 ) -> pd.DataFrame:
     """`run` (its position in `runs`), `step` and `score` of every recorded step of runs with evidence."""
-    ids = pd.Index(runs["id"])
-    evidence = evidence.assign(run=ids.get_indexer(evidence["id"]))
-    steps = _steps(records, ids).merge(evidence.groupby("run").size().rename("sets"), on="run")
-    steps = steps.sort_values(["run", "step"], ignore_index=True)
+    sets = evidence.groupby("run").size().reset_index(name="sets")
+    sets["code"] = records["id"].cat.categories.get_indexer(pd.Index(runs["id"]))[sets["run"]]
+    steps = _steps(records).merge(sets, on="code").sort_values(["run", "step"], ignore_index=True)
     steps["count"] = steps.groupby("run")["step"].transform("size")
     steps["higher"] = _higher_is_better(runs)[steps["run"]]
     table = _seen(steps, records, evidence)
@@ -250,9 +259,8 @@ def _scores(
     return steps[["run", "step"]].assign(score=scores)
 
 
-def _steps(records: pd.DataFrame, ids: "pd.Index[str]") -> pd.DataFrame:
-    run = ids.get_indexer(records["id"].cat.categories)[records["id"].cat.codes]
-    steps = pd.DataFrame({"run": run, "step": records["step"].to_numpy()})
+def _steps(records: pd.DataFrame) -> pd.DataFrame:
+    steps = records[["step"]].assign(code=records["id"].cat.codes)
     return steps[(steps != steps.shift()).any(axis=1)].drop_duplicates()
 
 

@@ -242,21 +242,21 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
         )
     about = {"results": str(directory), "rule": rule, "draws": int(runs["draw"].nunique())}
     stored = Directory(directory).specs()
-    specs = {p: stored[i.partition("@")[0]] for p, i in _best_runs(frames, runs, rule).items()}
+    specs = {p: stored[i] for p, i in _best_runs(frames, runs, rule).items()}
     return about | {"trials": before}, specs
 
 
 def _best_runs(frames: Tables, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
     table = judge(frames, rule).candidates
-    best_steps = table[table["complete"]].drop_duplicates("id")
+    best_steps = table[table["complete"]].drop_duplicates("run")
     columns = ["hparams", "network_hparams", "adapt"]
     settings = [json.dumps(row, sort_keys=True) for row in runs[columns].to_numpy().tolist()]
     metric = find_rule(rule).metric
     higher = known_direction(metric, plugins_of(frames)) if metric else runs["higher_is_better"]
-    known = runs[["id"]].assign(setting=settings, higher=higher)
+    known = pd.DataFrame({"setting": settings, "higher": higher}, runs.index)
     planned = runs[~runs["helper"]].groupby(CHOSEN_FOR)["trial"].nunique().rename("planned")
     chosen: dict[Any, str] = {}
-    places = best_steps.merge(known, on="id").join(planned, on=CHOSEN_FOR)
+    places = best_steps.join(known, on="run").join(planned, on=CHOSEN_FOR)
     for place, group in places.groupby(CHOSEN_FOR, sort=False):
         if group["trial"].nunique() < group["planned"].iloc[0]:
             continue

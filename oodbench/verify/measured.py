@@ -93,8 +93,8 @@ def _chosen(target: Target, frames: Tables, runs: pd.DataFrame) -> pd.DataFrame:
         last = steps.groupby("id", observed=True)["step"].max().reset_index()
         chosen = runs[runs["state"].isin(COMPLETE)][["id", "trial"]].merge(last, on="id")
     else:
-        chosen = _selected(frames, target.selection)[["id", "trial", "step"]]
-        chosen = chosen[chosen["id"].isin(runs["id"])]
+        chosen = _selected(frames, target.selection)
+        chosen = chosen.loc[chosen["run"].isin(runs.index), ["id", "trial", "step"]]
     # a trial counts once the runs of all sets of test environments have ended
     sets = runs["test_environments"].nunique()
     whole = chosen.groupby("trial")["id"].transform("size") == sets

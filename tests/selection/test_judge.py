@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from oodbench.errors import UserError
 from oodbench.report.tables.leaderboard import Leaderboard, is_mean
+from oodbench.report.why import why
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
-from oodbench.results.tables import Tables
+from oodbench.results.tables import Tables, tidy
 from oodbench.selection import Rule, TrainVal, records_on, rule_names, selection_rules, usual
 from oodbench.selection.judge import choose, judge, judge_by_all, unchosen_predictions
 from tests.helpers.algorithms.plugins import rules_of_the_guide
@@ -546,3 +547,20 @@ def test_lines_that_a_running_run_has_twice_count_once(tmp_path: Path) -> None:
     before = judge(read_results(made.results), "train_val").candidates
     lines.write_bytes(lines.read_bytes() * 2)
     pd.testing.assert_frame_equal(judge(read_results(made.results), "train_val").candidates, before)
+
+
+def test_a_run_in_two_rows_is_chosen_in_each_among_the_runs_of_that_row(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    worse, best = (
+        made.add("D", "ERM", ("a",), 0, flat(v), draw=d) for d, v in enumerate((0.5, 0.9))
+    )
+    alone = replace(made.runs[worse], label="alone")
+    made.results.write_plan("made", {}, [*made.runs.values(), alone])
+    tables = read_results(made.results)
+    assert len(tables.runs) == 3 and set(tables.runs["id"]) == {worse, best}
+    assert not tables.records.duplicated(["id", "step", "environment", "split", "metric"]).any()
+    chosen = choose(tables).set_index("label")
+    assert chosen["id"].to_dict() == {"ERM": best, "alone": worse}
+    assert why(tables, label="ERM").runs["chosen"].tolist() == [True, False]
+    assert why(tables, label="alone").runs["chosen"].tolist() == [True]
+    assert len(tidy(tables)) == len(tables.records) * 3 // 2

@@ -123,7 +123,7 @@ def _cells(frames: Tables, rule: str) -> pd.DataFrame:
     best = chosen.candidates
     if rule == "oracle":
         best = best.sort_values("step", ascending=False, kind="stable")
-    best = best.drop_duplicates("id")
+    best = best.drop_duplicates("run")
     best = best.sort_values(["score", "draw"], na_position="first")
     best = cells.merge(best.drop_duplicates(CELL, keep="last"), on=CELL)
     return test_values(chosen, best, dict.fromkeys(runs["dataset_label"], METRIC))
