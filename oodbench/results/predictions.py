@@ -5,6 +5,7 @@ kept/<id>/predictions/examples.npz   classes' names, targets and splits of every
 BOARD/predictions/<dataset>.parquet  a row for each example of a test environment at a chosen step
 """
 
+import math
 import os
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
 
 import numpy as np
@@ -96,8 +97,21 @@ def opened_arrays(file: BinaryIO) -> Any:
     with zipfile.ZipFile(file) as members:
         if sum(member.file_size for member in members.infolist()) > size:
             raise ValueError("its arrays unpack to more than the file; write it with numpy.savez")
+        for member in members.infolist():
+            with members.open(member) as array:
+                _check_header(member.filename, array, member.file_size)
     file.seek(0)
     return np.load(file, allow_pickle=False)
+
+
+def _check_header(name: str, array: IO[bytes], size: int) -> None:
+    """Raise ValueError if an array's header claims more than its `size` in bytes."""
+    form = np.lib.format
+    is_first = form.read_magic(array) == (1, 0)
+    read = form.read_array_header_1_0 if is_first else form.read_array_header_2_0
+    shape, _, dtype = read(array)
+    if math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"{name} claims to be an array {shape} of {dtype}, and has {size} bytes")
 
 
 def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:

@@ -127,7 +127,7 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
         dataset_label=runs["dataset_label"].where(runs["dataset_label"] != "", runs["dataset"]),
         **{name: objects([context.get(name) for context in contexts]) for name in FURTHER},
         selection=settings.get("selection"),
-        plugins=[tuple(settings.get("plugins", ()))] * len(runs),
+        plugins=objects([tuple(settings.get("plugins", ()))] * len(runs)),
         hparams_from=chosen_once(chosen) if chosen else None,
         frozen=None,
         rerun=False,

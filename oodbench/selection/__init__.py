@@ -83,9 +83,10 @@ class Rule(ABC):
         """The records that decide, one per row: `id` (the run that is judged), `source` (the run that
         has the record; missing if the sweep lacks that run), `environment` and `split`.
 
-        `runs` has one run per row, with the columns `id` (unlike in each row, as a run may stand in
-        several rows of a table), the fields of `RunSpec` and `training_environments`. If `judges_alone` is False, it is the whole sweep with all columns of
-        `Tables.runs`; otherwise it may be a single run that has not ended.
+        `runs` has one run per row, with the columns `id` (another in each row, as a run may stand in
+        several rows of a table), the fields of `RunSpec` and `training_environments`. If `judges_alone`
+        is False, it is the whole sweep with all columns of `Tables.runs`; otherwise it may be a single
+        run that has not ended.
         """
 
     def score(self, values: Numbers, weights: Numbers, higher_is_better: bool) -> Numbers:

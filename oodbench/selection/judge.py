@@ -197,8 +197,8 @@ def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFra
     # a run that stands in several rows is judged in each of them
     asked = runs.assign(id=rows)[live if alone else slice(None)]
     found: pd.DataFrame = evidence_by(rule, asked)
-    places = {new: rows.get_indexer(found[n]) for new, n in (("run", "id"), ("from", "source"))}
-    found = found.assign(**places)[places["run"] >= 0].reset_index(drop=True)
+    run, source = (rows.get_indexer(pd.Index(found[name])) for name in ("id", "source"))
+    found = found.assign(**{"run": run, "from": source})[run >= 0].reset_index(drop=True)
     if not alone and runs["metric"].notna().any() and (found["from"] < 0).all():
         raise unserved(rule)
     sources = pd.Series(runs["id"].to_numpy()).reindex(found["from"]).to_numpy()
