@@ -53,7 +53,7 @@ def test_a_setting_reaches_into_lists_and_mappings(tmp_path: Path) -> None:
     ]
     sweep = read_sweep(tiny_file(tmp_path, network="MLP"), settings)
     assert sweep.algorithms[0] == Row(name="ERM", hparams={"lr": 3})
-    assert sweep.datasets == [Entry(name="LinearSEM", num_examples=30)]
+    assert sweep.datasets == [Entry.model_validate({"name": "LinearSEM", "num_examples": 30})]
     assert sweep.network == Component(name="MLP", hparams={"width": 4})
 
 
