@@ -221,9 +221,8 @@ def _look(file: Path) -> Look:
     try:
         with opened(file, io.BytesIO(data)) as image:
             image.draft("RGB", (64, 64))  # JPEGs are decoded at a low resolution, which is faster
-            has_16_bits = image.mode not in DEEP and any(
-                ";16" in str(part[3]) for part in getattr(image, "tile", ())
-            )
+            is_colour = image.mode not in DEEP
+            is_16_bit = any(";16" in str(part[3]) for part in getattr(image, "tile", ()))
             image.load()
             rgb(image.crop((0, 0, 1, 1)))  # finds a mode that cannot be shown
             turned = image.getexif().get(ORIENTATION, 1)
@@ -237,7 +236,7 @@ def _look(file: Path) -> Look:
                 image.has_transparency_data,
                 turned in range(2, 9),
                 image.format in PAGED and getattr(image, "n_frames", 1) > 1,
-                int(np.asarray(image.convert("RGB")).max()) if has_16_bits else None,
+                int(np.asarray(image.convert("RGB")).max()) if is_16_bit and is_colour else None,
                 "" if image.mode in DEEP else _tiny(image),
             )
     except UserError as error:
