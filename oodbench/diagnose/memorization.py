@@ -193,7 +193,8 @@ def _figures(
         names = "example, by error rate", "error rate (dotted: if equally hard)"
         found["easy-examples"] = [Panel(*names, pd.DataFrame(rates), pd.DataFrame(equal))]
     if curves["label"].nunique() == 1:
-        found["over-training"] = _over_steps(curves)
+        if curves["step"].nunique() > 1:  # a single evaluation makes no line
+            found["over-training"] = _over_steps(curves)
     elif curves["label"].map(_family).nunique() == 1:
         found["capacity"] = _over_sizes(curves)
     else:

@@ -54,6 +54,7 @@ def test_a_finished_sweep_has_its_table_figures_and_orderings(tmp_path: Path) ->
     frames = frames_of([results])
     curves = over_training(frames)
     assert len(curves) == 3 * 2 * 2
+    assert "over-training" not in memorization._figures(curves[curves["step"] == 4], {}, {})
     numbers = curves[[TRAIN, TEST, CSR]].to_numpy()
     assert ((numbers >= 0) & (numbers <= 1)).all()
     values = orderings(2, {"memorization-real-random": frames, "memorization-one-epoch": frames})
