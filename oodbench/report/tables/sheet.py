@@ -1,7 +1,7 @@
 """A leaderboard as printed tables: those of each dataset, then one over all datasets."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from oodbench.metrics import is_proportion
 from oodbench.report.cells import MEAN, METHOD, TRANSDUCTIVE
 from oodbench.report.numbers import UNDEFINED, Cell, with_error, with_unit
 from oodbench.report.statistics import rounded
-from oodbench.report.tables import Block, Marks, Sheet
+from oodbench.report.tables import Block, Sheet
 from oodbench.report.tables.leaderboard import COLUMN, FROM, Leaderboard, beats_constant, is_mean
 from oodbench.report.tables.remarks import findings_of
 
@@ -19,8 +19,6 @@ SHARES, RANK = "mean (%)", "mean rank"
 """The last columns of the table over all datasets."""
 Column = tuple[str, str, str]
 """The test environments, environment and metric of a column."""
-Marked = tuple[set[int], set[int], set[int]]
-"""The rows of a column with the best values, values near them, and runners-up."""
 
 
 def sheet(board: Leaderboard) -> Sheet:
@@ -83,25 +81,27 @@ def _block(
     lasts = [board.last_cells(row) for row in rows.to_dict("records")]
     records = frame.assign(beats=beats_constant(frame)).to_dict("records")
     entries = {tuple(e[name] for name in ("label", *COLUMN)): e for e in records}
-    header, cells, fits, marks = ["algorithm"], [labels], [0], list[Marked]()
+    header, cells, fits = ["algorithm"], [labels], [0]
     for column in columns:
         of_column = [entries.get((label, *column), {}) for label in labels]
         fits += [len(header)] * (column[1] == MEAN or len(columns) == 1)
         header.append(_title(column, columns))
         cells.append(list(map(value_cell, of_column)))
-        marks.append(_marked(of_column[:ranked], board.higher.get(column[2], True)))
     for name in lasts[0]:
         if any(of_row[name] for of_row in lasts):
             fits += [len(header)] * (name in ("n", FROM))
             header.append(name)
             cells.append([of_row[name] for of_row in lasts])
     texts = list(map(list, zip(*cells, strict=True)))
-    best, near, second = _places(marks)
-    return Block(title, header, texts, ranked, best, near, second, len(grey), fits=fits)
+    block = Block(title, header, texts, ranked, grey=len(grey), fits=fits)
+    for c, column in enumerate(columns, 1):
+        of_ranked = [entries.get((label, *column), {}) for label in labels[:ranked]]
+        _mark(block, c, of_ranked, board.higher.get(column[2], True))
+    return block
 
 
-def _marked(rows: Sequence[Any], higher: bool) -> Marked:
-    """Mark the best values, if they beat the constant answer, and the runner-up.
+def _mark(block: Block, c: int, rows: Sequence[Any], higher: bool) -> None:
+    """Mark a column's best values, if they beat the constant answer, those near them, and the runner-up.
 
     There is a runner-up if a single best value, among at least three, is marked.
     """
@@ -112,10 +112,11 @@ def _marked(rows: Sequence[Any], higher: bool) -> Marked:
     best = _best(values, higher)
     shown = {row for row in best if rows[row].get("beats", True)}
     near = {int(r) for b in shown for r in np.flatnonzero(np.abs(means - means[b]) <= errors[b])}
-    if len(best) != 1 or len(rows) < 3 or not shown:
-        return shown, near - shown, set()
-    others = [math.nan if row in best else value for row, value in enumerate(values)]
-    return shown, near - shown, _best(others, higher)
+    block.best.update((row, c) for row in shown)
+    block.near.update((row, c) for row in near - shown)
+    if len(best) == 1 and len(rows) > 2 and shown:
+        others = [math.nan if row in best else value for row, value in enumerate(values)]
+        block.second.update((row, c) for row in _best(others, higher))
 
 
 def _best(values: Sequence[float], higher: bool) -> set[int]:
@@ -124,11 +125,6 @@ def _best(values: Sequence[float], higher: bool) -> set[int]:
         return set()
     best = max(finite) if higher else min(finite)
     return {row for row, value in enumerate(values) if value == best}
-
-
-def _places(columns: Sequence[Marked]) -> Iterator[Marks]:
-    for kind in range(3):
-        yield {(row, c) for c, marked in enumerate(columns, 1) for row in marked[kind]}
 
 
 def _title(column: Column, columns: Sequence[Column]) -> str:
@@ -179,15 +175,13 @@ def _over_datasets(board: Leaderboard) -> Block:
             row.append("-" if math.isnan(mean) else with_error(mean, math.nan, "accuracy"))
         rank = f"{ranks[label]:.2f}" if label in ranks else "-"
         rows.append([*row, rank, *froms.loc[label]])
-    marked = [
-        _marked([{"mean": values[x], "beats": beats[x]} for x in full], up)
-        for values, beats, up in columns.values()
-    ]
     header = ["algorithm", *columns, *froms]
     title = "All datasets: means over test environments"
     fits = (0, *range(1 + len(datasets), len(header)))
-    best, near, second = _places(marked)
-    return Block(title, header, rows, len(full), best, near, second, len(grey), fits=fits)
+    block = Block(title, header, rows, len(full), grey=len(grey), fits=fits)
+    for c, (values, beats, up) in enumerate(columns.values(), 1):
+        _mark(block, c, [{"mean": values[x], "beats": beats[x]} for x in full], up)
+    return block
 
 
 Ranked = tuple["pd.Series[float]", "pd.Series[bool]", bool]
