@@ -180,6 +180,7 @@ def test_shards_are_read_by_their_index(ending: str, tmp_path: Path) -> None:
     (tmp_path / names["b"]).unlink()
     with pytest.raises(UserError, match=f"names {names['b']}, which is not beside it"):
         sha256(index)
+    wrong: object
     for wrong in ({"weight_map": []}, [], {}):
         index.write_text(json.dumps(wrong))
         with pytest.raises(UserError, match="is not an index of shards"):
