@@ -164,9 +164,7 @@ def _records(file: Path) -> list[Record]:
 def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[str, Sequence[Record], bool]]:
     """Where each run of a file begins, its records, and whether it has ended."""
     runs: list[list[int]] = []  # the places of their records; several jobs may append in turns
-    settings = [
-        str((record.args, record.hparams)) for record in records
-    ]  # texts, as NaN is in some
+    settings = [str((each.args, each.hparams)) for each in records]  # texts, as NaN is in some
     for place, record in enumerate(records):
         for run in reversed(runs):
             if settings[run[-1]] == settings[place] and records[run[-1]].step < record.step:

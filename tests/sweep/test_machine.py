@@ -106,7 +106,6 @@ def test_of_a_link_in_runs_only_the_link_goes(tmp_path: Path) -> None:
     [
         ("-v 900000", "plan tiny.yaml", "there is too little memory"),
         ("-n 5", "launch tiny.yaml --yes", "Too many open files"),
-        ("-n 12", "launch tiny.yaml --yes", "12 files may be open here, and workers need"),
     ],
 )
 def test_too_little_is_said(tmp_path: Path, limit: str, words: str, told: str) -> None:

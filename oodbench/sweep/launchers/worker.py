@@ -36,8 +36,6 @@ LOST_EXIT_CODE = 255
 """The exit code that multiprocessing reports for a worker whose fork server has died as well."""
 MAX_SERVERS = 3
 """Times that a server to fork workers from is started for one worker."""
-FILES = 24
-"""The least number of files that workers and the server that they are forked from open."""
 SERVER_SECONDS = 0.5
 """Seconds after which the system knows that a server that no longer answers has ended."""
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
@@ -65,15 +63,8 @@ class Worker:
 def start(job: Job, index: int) -> Worker:
     """Start a worker, retrying with a new fork server if the server dies meanwhile.
 
-    Raises UserError if servers keep dying, and if too few files may be open.
+    Raises UserError if servers keep dying.
     """
-    if FORKS:
-        import resource  # not on Windows
-
-        if (files := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < FILES:
-            raise UserError(
-                f"{files} files may be open here, and workers need {FILES}: `ulimit -n`"
-            )
     for _ in range(MAX_SERVERS):
         with contextlib.suppress(EOFError, OSError):  # our end of a connection to a dead server
             return _forked(job, index)
