@@ -132,13 +132,17 @@ def choose(tables: Tables, rule: str | None = None) -> pd.DataFrame:
 
 
 def unchosen_predictions(results: Directory) -> list[Path]:
-    """The files of kept predictions at steps that no rule chooses; empty until all runs have ended."""
+    """The files of kept predictions at steps that no rule chooses; empty until all runs have ended.
+
+    Raises UserError if the sweep's rule is not registered, as its choices are then unknown.
+    """
     files = list(results.path.glob("kept/*/predictions/*.npz"))
     tables = read_results(results) if files else None
     if tables is None or not tables.runs["state"].isin(COMPLETE).all():
         return []
     shown: set[tuple[str, str]] = set()
-    for chosen in judge_by_all(tables, [*rule_names(), usual(tables)]).values():
+    rule = find_rule(usual(tables), plugins=plugins_of(tables))
+    for chosen in judge_by_all(tables, [*rule_names(), rule.name]).values():
         ids = chosen.tied["id"]
         shown |= {*zip(ids, chosen.tied["step"].map(str), strict=True)}
         shown |= {(run_id, "examples") for run_id in ids}

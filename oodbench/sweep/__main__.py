@@ -239,11 +239,13 @@ def cancel(sweep: Launched = "quickstart", plugin: Plugins = None) -> None:
 def clean(
     sweep: Launched = "quickstart",
     weights: Annotated[bool, typer.Option("--weights", help="All kept weights, too.")] = False,
+    plugin: Plugins = None,
     yes: Yes = False,
 ) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
     from oodbench.selection.judge import unchosen_predictions
 
+    load_plugins(plugin or ())
     results = _results(sweep)
     planned, tables = results.specs(), ended(results.path)
     complete = [i for i in planned if results.run(i).state().complete]

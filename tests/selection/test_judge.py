@@ -361,6 +361,11 @@ def test_predictions_that_no_rule_chooses_are_those_of_no_row(tmp_path: Path) ->
         files[run_id, stem].touch()
     unchosen = [files[run_id, "20"] for run_id in (best, other)]
     assert sorted(unchosen_predictions(made.results)) == sorted(unchosen)
+    settings = made.results.plan()["settings"]
+    made.results.store("made", {**settings, "selection": "theirs"}, made.results.rows())
+    with pytest.raises(UserError, match="unknown selection rule 'theirs'"):
+        unchosen_predictions(made.results)  # it may have chosen any of them
+    made.results.store("made", settings, made.results.rows())
     made.add("D", "ERM", ("a",), 1, flat(0.5), state="lost")
     assert unchosen_predictions(made.results) == []
 
