@@ -1,7 +1,7 @@
 """The ended runs of a results directory: OUT/ended/runs-KEY.parquet and records-KEY.parquet.
 
-KEY is the beginning of the SHA-256 of both files of a part, so that damage is noticed. A run has ended when
-it is in a `runs` file, which is written after its records. `compact` of `directory.py` moves runs here.
+KEY is the first 16 digits of the SHA-256 of both files, so that damage is noticed. The `records` file is
+written first: a run in a `runs` file has ended. `compact` in `directory.py` moves ended runs here.
 """
 
 import os
@@ -24,30 +24,31 @@ if TYPE_CHECKING:
 
 FOLDER = "ended"
 SMALL = 2**25
-"""The bytes of a part's records below which the next compaction merges it with others."""
+"""Parts with fewer bytes of records are merged with others by the next compaction."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The ended runs of a results directory, as they were when it was looked at."""
+    """The ended runs of a results directory at the time of reading."""
 
     path: Path
     """The results directory."""
     runs: "pd.DataFrame"
-    """The runs, a row for each row of the plan: the columns `oodbench.results.parquet.RUNS` and `part`, the
-    key of a run's part: the first if several agree, as after an interrupted merge."""
+    """A row for each row of the plan that contains a run: the columns `oodbench.results.parquet.RUNS`, and
+    `part`, the key of the part that holds the run. After an interrupted merge several parts may hold it;
+    then the first is taken."""
     records: "pa.Table"
     """The columns `oodbench.results.parquet.RECORDS`."""
     parts: Mapping[str, int]
-    """The parts by their keys, with the bytes of their records."""
+    """The size in bytes of each part's records file, by key."""
     damaged: tuple[str, ...]
-    """A sentence on each part that is left out."""
+    """A sentence for each part that is left out because it is damaged."""
     contradicted: Mapping[str, str]
-    """Runs that are left out because parts have unlike records of them: a sentence by run id."""
+    """A sentence for each run that is left out because two parts disagree about it, by run id."""
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """A sentence on each part and each run that is left out."""
+        """A sentence for each part and each run that is left out."""
         return *self.damaged, *self.contradicted.values()
 
     @cached_property
@@ -64,7 +65,7 @@ class Ended:
         return run_id in self.states
 
     def info(self, run_id: str) -> RunFile:
-        """What run.json said of a run, in its first row."""
+        """The content of a run's former run.json, with the labels of its first row."""
         from oodbench.results.parquet import specs_of
 
         row = self.runs[self.runs["id"] == run_id][:1].astype(object)
@@ -84,7 +85,7 @@ class Ended:
         return records_in(zip(*columns, strict=True))
 
     def forget(self, ids: Collection[str]) -> None:
-        """Remove runs, which are to be trained again, from the files."""
+        """Remove runs from the files, so that they are trained again."""
         if any(run_id in self for run_id in ids):
             with lock(self.path):
                 now = ended(self.path)
@@ -109,7 +110,7 @@ def ended(results: Path) -> Ended:
 
 @lru_cache(maxsize=8)
 def _read(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Ended:
-    """Read a folder; `stamps` are the names, sizes and times of change of its files."""
+    """Read a folder; `stamps` has the name, size and modification time of each file."""
     import pyarrow as pa
 
     from oodbench.results.parquet import RECORDS, RUNS, of_runs, runs_frame
@@ -154,7 +155,7 @@ def _unlike(runs: "pd.DataFrame", records: "dict[str, pa.Table]", folder: str) -
 
 
 def files_of(folder: str | Path, key: str) -> tuple[Path, Path]:
-    """The files of a part: of its runs, and of their records."""
+    """The two files of a part: its runs and their records."""
     return Path(folder) / f"runs-{key}.parquet", Path(folder) / f"records-{key}.parquet"
 
 
@@ -175,7 +176,7 @@ def _part(runs: Path, records: Path, key: str) -> "tuple[pd.DataFrame, pa.Table,
 
 
 def lock(results: Path, patient: bool = True) -> FileLock:
-    """The lock of the process that writes the tables; unless `patient`, acquiring it may raise Timeout."""
+    """The lock for writing the tables; without `patient`, acquiring it raises Timeout if it is held."""
     folder = results / FOLDER
     folder.mkdir(exist_ok=True)
     return FileLock(folder / ".lock", blocking=patient)
@@ -184,7 +185,7 @@ def lock(results: Path, patient: bool = True) -> FileLock:
 def write_part(
     now: Ended, merged: Collection[str], runs: "pd.DataFrame", new: "pa.Table | None" = None
 ) -> None:
-    """Write `runs`, whose records are of `now` or `new`, as one part; remove the parts that it merges."""
+    """Write `runs` as one part, with their records from `now` and `new`, and remove the `merged` parts."""
     import pyarrow as pa
 
     from oodbench.results.parquet import RECORDS, RUNS, content_of, of_runs, table_of

@@ -34,14 +34,14 @@ from oodbench.results.schemas import (
 FIELDS = fields(RunSpec)
 NAMES = pa.list_(pa.string())
 REPEATED = pa.dictionary(pa.int32(), pa.string())
-"""The type of columns that repeat few texts."""
+"""The type of text columns with few distinct values."""
 PLAIN: dict[Any, pa.DataType] = {
     str: pa.string(),
     int: pa.int32(),
     float: pa.float64(),
     bool: pa.bool_(),
 }
-"""The types of columns of plain fields; lists of names are lists, and mappings are JSON."""
+"""Column types of fields of plain types; tuples of names become lists, and mappings JSON."""
 SPEC = pa.schema(
     [
         ("id", pa.string()),
@@ -67,9 +67,9 @@ RUNS = pa.schema(
         ("provenance", pa.string()),
     ]
 )
-"""The columns of an ended run; `records` is its number of rows among the records."""
+"""The columns of an ended run; `records` is the number of its rows in the other table."""
 ABOUT = [*(name for name in RUNS.names if name not in SPEC.names), "error"]
-"""The columns of a run that its plan does not have."""
+"""The columns of a run that are unknown before it is trained."""
 RECORDS = pa.schema(
     [
         ("id", REPEATED),
@@ -81,19 +81,19 @@ RECORDS = pa.schema(
         ("count", pa.int32()),
     ]
 )
-"""The columns of a value of an evaluation."""
+"""The columns of a recorded value."""
 JSON = frozenset(
     [f.name for f in FIELDS if f.type not in PLAIN and get_origin(f.type) is not tuple]
     + ["constant", "context", "provenance"]
 )
-"""The columns whose texts are JSON."""
+"""The columns that contain JSON."""
 CATEGORIES = [f.name for f in RECORDS if f.type == REPEATED]
 SHAPES: dict[str, TypeAdapter[Any]] = {
     "constant": TypeAdapter(Constant),
     "context": TypeAdapter(Context),
     "provenance": TypeAdapter(Provenance),
 }
-"""The types of the mappings whose keys the package reads."""
+"""The types of the JSON columns whose keys the package reads."""
 MAPPING = TypeAdapter(dict[str, Any])
 OPTIONAL = frozenset(
     [f.name for f in FIELDS if f.default is None]
@@ -102,9 +102,9 @@ OPTIONAL = frozenset(
 )
 """The columns that may be null."""
 LEAST = {"draw": 0, "trial": 0, "steps": 1, "evaluate_every": 1, "step": 0, "count": 0}
-"""The least values of columns."""
+"""The smallest valid values of columns."""
 MOST_ROWS = 10_000
-"""The most rows for each byte of a file: what unpacks to more is not read."""
+"""The most rows per byte of a file; a file that claims more is not read."""
 
 
 def table_of(rows: pd.DataFrame | Mapping[str, Any], schema: pa.Schema) -> pa.Table:
@@ -123,7 +123,7 @@ def table_of(rows: pd.DataFrame | Mapping[str, Any], schema: pa.Schema) -> pa.Ta
 
 
 def _written(values: Iterable[Any]) -> list[str | None]:
-    """Mappings as JSON, serialized once for rows that share the same object."""
+    """Mappings as JSON; an object that several rows share is serialized once."""
     kept = list(values)  # keeps the values alive, so that ids stay unique
     distinct = {id(value): value for value in kept}
     texts = {i: None if _is_missing(v) else json.dumps(v) for i, v in distinct.items()}
@@ -142,7 +142,7 @@ def content_of(table: pa.Table) -> bytes:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a Parquet file whole or not at all."""
+    """Write a Parquet file atomically."""
     with whole_file(path) as file:
         file.write(content_of(table))
 
@@ -189,7 +189,7 @@ def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
 
 
 def _odd(table: pa.Table) -> Iterator[str]:
-    """What is wrong in columns that have the right types."""
+    """Describe wrong values in columns of the right types."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         if (name not in OPTIONAL and column.null_count) or (
             column.type == NAMES and pc.list_flatten(column).null_count
@@ -204,7 +204,7 @@ def _odd(table: pa.Table) -> Iterator[str]:
 
 
 def count_records(runs: pd.DataFrame, records: pa.Table, place: str) -> None:
-    """Raise DamagedFile unless the records are those of the runs, as many as each has."""
+    """Raise DamagedFile unless each run has as many records as its column `records` says."""
     counts = pc.value_counts(records["id"].cast(pa.string()))
     there = dict(zip(*(counts.field(i).to_pylist() for i in (0, 1)), strict=True))
     wanted = dict(zip(runs["id"], runs["records"], strict=True))
@@ -215,9 +215,9 @@ def count_records(runs: pd.DataFrame, records: pa.Table, place: str) -> None:
 
 
 def runs_frame(table: pa.Table, place: str = "") -> pd.DataFrame:
-    """A table of runs as a frame: mappings parsed, lists of names as tuples.
+    """A table of runs as a data frame, with JSON parsed and lists of names as tuples.
 
-    Raises DamagedFile, which names the `place`, for mappings that are not JSON or of other types.
+    Raises DamagedFile, which names the `place`, for text that is not JSON, or JSON of other types.
     """
     columns: dict[str, Any] = {}
     for name in table.column_names:
@@ -237,7 +237,7 @@ def runs_frame(table: pa.Table, place: str = "") -> pd.DataFrame:
 
 
 def _each(column: pa.Array, change: Callable[[Any], Any]) -> "np.ndarray[Any, Any]":
-    """Apply a function once to each distinct text of a column, and map the results to its rows."""
+    """Apply a function to every row of a column, but only once to each distinct text."""
     encoded = column.dictionary_encode()
     values = np.empty(len(encoded.dictionary) + 1, dtype=object)
     for i, text in enumerate(encoded.dictionary.to_pylist()):
@@ -247,7 +247,7 @@ def _each(column: pa.Array, change: Callable[[Any], Any]) -> "np.ndarray[Any, An
 
 
 def records_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
-    """Tables of records as one frame; texts are categorical."""
+    """Tables of records as one data frame with categorical texts."""
     table = pa.concat_tables([RECORDS.empty_table(), *tables])
     frame: pd.DataFrame = table.unify_dictionaries().to_pandas()
     return frame
@@ -259,18 +259,18 @@ def of_runs(records: pa.Table, ids: Iterable[str]) -> pa.Table:
 
 
 def specs_of(runs: pd.DataFrame) -> list[RunSpec]:
-    """The spec of each row of a frame of runs, with the stored id."""
+    """The spec of each row of runs, with the stored id."""
     names = [f.name for f in FIELDS if f.name in runs]
     columns = [runs[name].tolist() for name in names]
     specs = []
     for run_id, *values in zip(runs["id"], *columns, strict=True):
         spec = RunSpec(**dict(zip(names, values, strict=True)))
-        vars(spec)["id"] = run_id  # a hash of some 40 microseconds
+        vars(spec)["id"] = run_id  # hashing again takes 40 microseconds
         specs.append(spec)
     return specs
 
 
 def spec_columns(specs: Sequence[RunSpec], ids: Sequence[str]) -> dict[str, Any]:
-    """The columns SPEC of runs."""
+    """The columns SPEC for these specs."""
     names = [f.name for f in FIELDS]
     return {"id": list(ids), **{name: [getattr(s, name) for s in specs] for name in names}}

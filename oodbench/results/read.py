@@ -1,7 +1,6 @@
-"""The one reader of results: directories, boards, and several of both as one.
+"""The only reader of results: of a directory, of a board, and of several together.
 
-Results are compared only if protocol and code agree; otherwise they are refused unless the user
-allows the difference.
+Directories are read together only if their protocol and code agree, unless the user allows differences.
 """
 
 import json
@@ -58,19 +57,19 @@ from oodbench.results.tables import (
 from oodbench.yaml_values import read_yaml
 
 FURTHER = ("classes", "family", "shift", "data_notes", "read_as")
-"""The fields of a run's context that are columns in memory alone."""
+"""The fields of a run's context that are columns in memory, but not in files."""
 PROTOCOL = (
     *("steps", "evaluate_every", "holdout", "network", "network_hparams", "metric", "noise"),
     *("validation_environments", "draws", "options"),
 )
-"""The columns in which a dataset's runs must agree between directories: `draws` is how many a cell has,
-and ceilings have `options` of their own."""
+"""The columns in which a dataset's runs must agree between directories, except that ceilings may have other
+`options`; `draws` is the number of draws in a cell."""
 
 
 def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None) -> Tables:
-    """The planned runs of a directory, or these (by id), and their records.
+    """The planned runs of a directory, or those in `specs` (by id), and their records.
 
-    See `Tables.runs`. Raises UserError if there is no sweep, or it plans no run.
+    Raises UserError if the directory has no plan, or an empty one.
     """
     if specs is None:
         stored = results.plan()
@@ -135,7 +134,7 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def board_tables(board: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The two tables of a board as they are on disk; empty if nothing is frozen. Raises DamagedFile."""
+    """The two tables of a board as stored; empty if nothing is frozen. Raises DamagedFile."""
     file = board / RUNS_FILE
     if not file.is_file():
         return runs_frame(RUNS.empty_table()), records_frame([])
@@ -144,7 +143,7 @@ def board_tables(board: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def read_board(board: Path) -> Tables:
-    """The runs of a board, whose `frozen` is true, and their records; see `Tables.records`.
+    """The runs of a board (with `frozen` true) and their records, see `Tables`.
 
     Raises UserError if nothing is frozen yet, and DamagedFile.
     """
@@ -160,9 +159,9 @@ def read_board(board: Path) -> Tables:
 
 
 def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Tables:
-    """The runs of all directories as if they were one sweep; a run that is in several counts once.
+    """The runs of all directories as one sweep; a run that several directories contain counts once.
 
-    A label that means other runs in a later directory gets that directory's name in brackets.
+    If a label stands for different runs in a later directory, that directory's name is added in brackets.
     Raises UserError if protocol or code differ, unless `allow_mixed`.
     """
     frames = [read_results(Directory(directory)) for directory in directories]
@@ -194,8 +193,8 @@ def _labels(runs: pd.DataFrame) -> list[str]:
 def _check(runs: pd.DataFrame) -> None:
     """Raise UserError if directories that share a dataset differ in protocol, in code or in data.
 
-    A protocol is compared on the trials that directories share. Code is compared by version and digests,
-    and by commit for runs without digests. Runs of another program are not compared.
+    Protocols are compared on shared trials. Code is compared by version and digests, or by commit if runs
+    have no digests. Imported runs of other programs are not compared.
     """
     draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
     validation = runs["validation_environments"].map(sorted)
@@ -224,7 +223,7 @@ def _check(runs: pd.DataFrame) -> None:
 
 
 def _by_file_name(digest: Any) -> Any:
-    """A recorded digest of code as digests by the files' names alone; one of data files as it is."""
+    """Digests of code by file name, without folders; a digest of data files is returned as it is."""
     if not isinstance(digest, Mapping):
         return digest
     return {Path(path).name: of_file for path, of_file in digest["files"].items()}

@@ -1,8 +1,8 @@
-"""Stale runs, whose code or data have changed since training, and the files that runs have read.
+"""Stale runs, whose code or data have changed since training, and lists of the data files of runs.
 
-OUT/data/<digest>.json lists data files with their content. A file is not read again if a list in this
-results directory, or in one beside it, has its size and time of change.
-The content of a folder is the names of the folders and images in it, except names that begin with a dot.
+OUT/data/<digest>.json lists data files with their SHA-256. A file is not read again if a list in this
+results directory, or in a neighbouring one, has its size and modification time. The content of a folder is
+the names of its folders and images, except names that begin with a dot.
 """
 
 import hashlib
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DATA = "data"
-"""The folder of the lists in a results directory."""
+"""The folder of lists in a results directory."""
 LIST = f"{'[0-9a-f]' * 16}.json"
-"""The name of a list."""
+"""The file name of a list, as a glob pattern."""
 Entry = tuple[int, int, str]
-"""The stamp and the SHA-256 of a file."""
+"""The size, modification time and SHA-256 of a file."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Files with their contents."""
+    """A list of files with digests of their contents."""
 
     root: str
-    """The folder that the names are relative to; no digest depends on it."""
+    """The folder that names are relative to; digests do not depend on it."""
     files: dict[str, Entry]
 
     @property
     def contents(self) -> list[tuple[str, str]]:
-        """The names in order, each with its SHA-256."""
+        """The sorted names, each with its SHA-256."""
         return [(name, entry[2]) for name, entry in sorted(self.files.items())]
 
     @property
@@ -104,7 +104,7 @@ class DataFiles:
         return unlike(listing.contents, now.contents)
 
     def differing(self, digest: str, other: str) -> list[str]:
-        """The names of files in which two lists differ; the first list's own if one is missing."""
+        """The names of files in which two lists differ; the name of the first list if either is missing."""
         one, two = self._listing(digest), self._listing(other)
         return unlike(one.contents, two.contents) if one and two else [f"{DATA}/{digest}.json"]
 
@@ -181,15 +181,15 @@ DIGESTED = {
     "dataset": "dataset",
     "files": "dataset_label",
 }
-"""The digests of a run, and the field of the run that names what each is of."""
+"""The digests of a run, and the field of the run with the name of the subject of each."""
 Subject = tuple[str, str]
 """`method`, `network`, `dataset` or `files`, and the name of that method, network or dataset."""
 Variant = tuple[Code | str, Code | str | None, str]
-"""A digest of a subject as recorded and as it is now, and the results directory."""
+"""The digest of a subject as recorded, its digest now, and the results directory."""
 
 
 class Trained(NamedTuple):
-    """A run that has been trained, at least in part."""
+    """A run that was trained at least in part."""
 
     id: str
     algorithm: str
@@ -203,17 +203,17 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True)
 class Stale:
-    """Runs that are stale for one reason, or whose code or data are not here to compare."""
+    """Runs that are stale for one reason, or that cannot be compared as code or data are missing."""
 
     ids: tuple[str, ...]
     sentence: str
     """The reason, without a full stop."""
     is_known: bool = True
-    """Whether there is code or data here to compare the runs with."""
+    """Whether the code or data is here, so that the runs are known to be stale."""
 
 
 def _changed_files(recorded: Code | str, now: Code | str | None, files: DataFiles) -> list[str]:
-    """The names of the files that have changed; FileNotFoundError says what cannot be compared."""
+    """The names of changed files; raises FileNotFoundError with the name of what is missing."""
     if isinstance(recorded, dict):
         if isinstance(now, dict):
             return identity.differing(recorded, now)
@@ -226,14 +226,14 @@ def _changed_files(recorded: Code | str, now: Code | str | None, files: DataFile
 def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) -> list[Stale]:
     """The stale runs by reason.
 
-    `here` has, by id, the digests of the code and data with which a run would be trained now; for other
-    runs the recorded files are read again. Of a run of another version of the package, only code and data
-    that are not the package's own are compared. Runs of another program are not compared.
+    `here` has, by id, the digests of the code and data with which a run would be trained now; the recorded
+    files of other runs are read again. If another version of the package trained a run, only the user's
+    code and data are compared. Imported runs of other programs are not compared.
     """
     totals: Counter[Subject] = Counter()
     variants: dict[Subject, dict[str, tuple[Variant, list[str]]]] = defaultdict(dict)
     versions: dict[str, list[str]] = defaultdict(list)
-    alike: dict[object, list[Trained]] = defaultdict(list)  # runs share what was read once
+    alike: dict[object, list[Trained]] = defaultdict(list)  # runs of the same digests are read once
     known, none = here or {}, dict[str, Any]()
     for run in runs:
         alike[id(run.provenance), id(known.get(run.id, none)), *run[1:5], run.directory].append(run)
@@ -292,7 +292,7 @@ def _reasons(
 
 
 def stale_runs(runs: "pd.DataFrame") -> list[Stale]:
-    """The reasons why complete runs, as `joined` has them, are stale."""
+    """Why complete runs of `joined` are stale."""
     if runs.empty:
         return []
     complete = runs[runs["state"].isin(COMPLETE)]
@@ -301,7 +301,7 @@ def stale_runs(runs: "pd.DataFrame") -> list[Stale]:
 
 
 def stale_notes(runs: "pd.DataFrame") -> tuple[AnyNote, ...]:
-    """A sentence for each of the reasons of `stale_runs`."""
+    """`stale_runs` as notes."""
     return tuple(
         f"Stale: {reason.sentence}."
         if reason.is_known

@@ -17,7 +17,7 @@ from oodbench.results.run_spec import SCORE
 from oodbench.yaml_values import read_yaml
 
 PRETRAINING = Path(__file__).with_name("pretraining.yaml")
-"""Which datasets' pictures published weights have been trained on, with sources."""
+"""What is known about published weights: the datasets whose pictures they were trained on, with sources."""
 
 
 @dataclass(frozen=True)
@@ -25,28 +25,29 @@ class Tables:
     """A results directory in memory."""
 
     runs: Any
-    """The planned runs, one for each row of a table that contains it, so that an `id` may occur again. All
-    columns are there, however the runs were read:
+    """The planned runs. A run that belongs to several rows of a table appears once for each, with the same
+    `id`. Every source of runs gives all columns:
 
     - `id` and the fields of `RunSpec`; KINDS are among them;
     - `state`, `error` (of a failed run, or empty), `provenance`, `last_step`, `records` (their number),
       `training_seconds`, `waiting_seconds`, `evaluation_seconds` and `memory_mb`;
-    - of the run's context, which is missing if the run never started: `training_environments`, `classes`,
+    - from the run's context, missing if the run never started: `training_environments`, `classes`,
       `metric`, `higher_is_better`, `constant`, `family`, `shift`, `data_notes`, `read_as`;
     - `selection` (the rule that the sweep names for its tables, or None), `plugins` (the modules that it
       imports), `hparams_from` (how an earlier sweep chose hyperparameters, or None);
-    - `findings` (what an audit found in the dataset, a dict of `Finding` each), if the directory has any;
+    - `findings` (what the audit found in the dataset, each a `Finding` as a dict), if there are any;
     - `directory` (where the run was read), `frozen` (whether that is a board; None if no board is read),
-      `rerun` (whether a frozen run has the same numbers here), `helper` (whether the run serves
-      `leave_one_out` alone, and makes no cell)."""
+      `rerun` (whether a directory has a frozen run with equal numbers), `helper` (whether the run only
+      serves the rule `leave_one_out`, and has no cell)."""
     records: Any
-    """Evaluations, one per row: the columns `oodbench.results.parquet.RECORDS`; `environment` and `split`
-    are None for the predictor's own; a value that was not finite is NaN. CATEGORIES are categorical.
+    """One value per row: the columns `oodbench.results.parquet.RECORDS`, of which CATEGORIES are
+    categorical. A value that was not finite is NaN. Metrics of the predictor itself have no `environment`
+    and `split`.
 
-    A frozen run has the records of its chosen steps on the test environments, and its validation scores:
-    records of the split SCORE, whose `metric` is the selection rule."""
+    Frozen runs have records of their chosen steps on the test environments, and validation scores: records
+    of the split SCORE whose `metric` is the selection rule."""
     notes: tuple[AnyNote, ...] = ()
-    """Sentences on these runs that stand below every table of them."""
+    """Sentences printed below every table of these runs."""
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -57,29 +58,29 @@ class Tables:
 
 
 KINDS = ("ceiling", "transductive", "reference")
-"""The columns that mark the runs of rows which are not plain methods."""
+"""The columns that mark rows which are not ranked as methods."""
 ROW = ["dataset_label", "label"]
-"""The columns of a run that say which row it is of."""
+"""The columns that identify a row of a table."""
 CELL = [*ROW, "test_environments", "trial"]
-"""The columns of a run that make its cell."""
+"""The columns that identify a cell."""
 
 
 def plugins_of(frames: Tables) -> list[str]:
-    """The plug-ins of these runs' sweeps; they may define rules or metrics not known here."""
+    """The plug-ins of these runs' sweeps, which may define rules and metrics that are not imported."""
     of_runs = frames.runs["plugins"].dropna().unique()
     return list(dict.fromkeys(plugin for plugins in of_runs for plugin in plugins))
 
 
 def completed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Runs with the column `helper`."""
+    """Add the column `helper` to runs."""
     return runs.reset_index(drop=True).assign(helper=_helps(runs).to_numpy())
 
 
 def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether a run is only needed for `leave_one_out` selection.
+    """Whether a run only serves `leave_one_out` selection.
 
-    One of its two test environments is then also held out alone, and in a pair with every other
-    environment of the dataset. Other pairs were asked for by the user.
+    That is so for a pair of test environments if one of them is also held out alone and in a pair with
+    every other environment of the dataset. The user asked for all other pairs.
     """
     helps = pd.Series(False, runs.index)
     columns = ["dataset_label", "test_environments", "training_environments"]
@@ -97,7 +98,7 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:
-    """Where each row of a table with a board is from: `board`, `here` or `board, here`."""
+    """Where each row beside a board comes from: `board`, `here` or `board, here`; empty without a board."""
     if runs["frozen"].isna().all():
         return {}
     frozen, again = (runs[name].eq(True) for name in ("frozen", "rerun"))
@@ -114,9 +115,10 @@ def _pretraining() -> Any:
 
 
 def weights_of(values: object, dataset: str = "") -> str:
-    """The weights in a network's hyperparameters, with what they have seen of a dataset; empty if random.
+    """The pretrained weights in a network's hyperparameters, and whether they have seen the dataset.
 
-    Files are given by name and a prefix of their SHA-256, published weights by name.
+    Published weights are given by name, files by name and the beginning of their SHA-256. Empty for random
+    initial weights.
     """
     if not isinstance(values, Mapping) or values.get("weights", "none") == "none":
         return ""
@@ -140,7 +142,7 @@ def seen_by(values: Mapping[str, Any], dataset: str) -> tuple[str, str]:
 
 
 def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """The weights of a table's rows, by dataset and label, as `weights_of` has them; empty if random."""
+    """`weights_of` each row of a table, by dataset and label."""
     found: dict[tuple[str, str], list[str]] = {}
     for row, dataset, values in _starts(runs):
         found.setdefault(row, []).append(weights_of(values, dataset))
@@ -149,7 +151,7 @@ def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
 
 
 def seen_before(runs: pd.DataFrame) -> list[str]:
-    """What is known of pictures that the weights' training data and these runs' datasets share."""
+    """Sentences on pretrained weights that have seen pictures of these runs' datasets."""
     sentences = [seen_by(v, dataset)[1] for _, dataset, v in _starts(runs) if weights_of(v)]
     return list(dict.fromkeys(filter(None, sentences)))
 
@@ -172,10 +174,10 @@ def only(
     baseline: str | None = None,
     place: str = "",
 ) -> Tables:
-    """The runs and records of these datasets and rows, by their labels; of all if none are given.
+    """Restrict tables to datasets and rows, given by their labels; an empty sequence means all.
 
-    A text of `rows` may hold several labels with commas. The baseline and ceilings stay. Raises UserError
-    for an unknown name.
+    A text in `rows` may be several labels separated by commas. The baseline and ceilings are kept. Raises
+    UserError for an unknown name.
     """
     if not (datasets or rows):
         return frames
@@ -196,7 +198,7 @@ def only(
 
 
 def subset(frames: Tables, runs: pd.DataFrame) -> Tables:
-    """The tables, restricted to these runs."""
+    """Restrict tables to these runs."""
     records = records_of(frames.records, runs["id"])
     return replace(frames, runs=runs.reset_index(drop=True), records=records)
 
@@ -207,13 +209,13 @@ def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
 
 
 def stacked_runs(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate tables of runs; the result has the columns of all."""
+    """Concatenate tables of runs; columns that a table lacks are missing values."""
     runs = pd.concat([table.dropna(axis=1, how="all") for table in tables], ignore_index=True)
     return runs.reindex(columns=list(dict.fromkeys(name for table in tables for name in table)))
 
 
 def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate tables of records; the names stay categorical."""
+    """Concatenate tables of records; texts stay categorical."""
     filled = [frame for frame in metrics if len(frame)] or metrics  # an empty one has no types
     return pd.DataFrame(
         {
@@ -226,7 +228,7 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def with_records(records: pd.DataFrame, rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
-    """The records and further ones, each a tuple of the columns RECORDS."""
+    """Append records, each a tuple in the order of the columns RECORDS."""
     more = pd.DataFrame(list(rows), columns=RECORDS.names)
     return stacked([records, more.astype(dict.fromkeys(CATEGORIES, "category"))])
 
@@ -234,9 +236,7 @@ def with_records(records: pd.DataFrame, rows: Iterable[tuple[object, ...]]) -> p
 def records_at(
     tables: Tables, chosen: pd.DataFrame, metrics: Collection[str] | None = None
 ) -> pd.DataFrame:
-    """The records (of these metrics) at the `id` and `step` of each row of `chosen`, and its other
-    columns.
-    """
+    """Join each row of `chosen` with the records at its `id` and `step`, of `metrics` or of all."""
     records = records_of(tables.records, chosen["id"])
     if metrics is not None:
         names = records["metric"].cat
