@@ -1,6 +1,6 @@
 """A results directory: its plan, and its runs in folders and in tables.
 
-docs/guide/results_format.md lists its files. Each is written whole and renamed.
+docs/guide/results_format.md lists its files. Each is written under a temporary name and renamed.
 """
 
 import os
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_LABELS = ["dataset_label", "label", "ceiling", "transductive", "reference"]
-"""The columns of a run that a plan's rows decide."""
+"""The columns of a run that depend on the row of the plan."""
 PLAN_KEY = ["dataset_label", "label", "test_environments", "draw", "trial"]
-"""The columns of a plan by which a run of a row is found."""
+"""The columns that identify a run in a plan."""
 PLUGINS = "plugins"
-"""The folder of classes that a script or a notebook defines."""
+"""The folder of copies of classes from scripts and notebooks."""
 FINDINGS = TypeAdapter(dict[str, list[dict[str, Any]]])
 LAST = "last"
-"""The name of the weights of a run's last step, where else a selection rule stands."""
+"""The name of the last step's weights, in place of a selection rule."""
 
 
 class Directory:
@@ -47,16 +47,16 @@ class Directory:
         self.path = path
 
     def run(self, run_id: str) -> RunDirectory:
-        """The directory of a run; what follows an `@` in an id tells its rows apart."""
+        """The directory of a run; a suffix after `@`, which tables with boards add, is ignored."""
         return RunDirectory(self.path / "runs" / run_id.partition("@")[0])
 
     def kept_weights(self, ids: Iterable[str]) -> dict[str, dict[tuple[str, int], Path]]:
-        """The files of kept weights by the ids of runs among these, then by rule and step."""
+        """The files of kept weights by run id, then rule and step; runs without a folder are left out."""
         there = self.names("kept")
         return {i: kept_weights(self.run(i)) for i in ids if i in there}
 
     def beat(self, steps: Mapping[str, int]) -> None:
-        """Write the steps of the runs, by id, that this process trains; remove the file without any."""
+        """Write the step of each run that this process trains, by id; without runs, remove the file."""
         path = process_beat(self.path, platform.node(), os.getpid())
         if steps:
             path.parent.mkdir(exist_ok=True)
@@ -99,13 +99,13 @@ class Directory:
         return dict(zip(rows["id"], specs_of(rows), strict=True))
 
     def names(self, folder: str) -> set[str]:
-        """The names in a folder of the directory, which need not be there."""
+        """The names in a folder of the directory; empty if the folder does not exist."""
         with suppress(OSError):
             return {*os.listdir(self.path / folder)}  # noqa: PTH208 (fast)
         return set()
 
     def read_folders(self, ids: Sequence[str]) -> "tuple[pd.DataFrame, pa.Table]":
-        """What the tables have of the runs in folders beyond their specs, by id, and their records."""
+        """The columns ABOUT, by id, and the records of runs that are in folders."""
         import pandas as pd
 
         from oodbench.results.parquet import ABOUT, RECORDS, table_of
@@ -129,13 +129,13 @@ class Directory:
                 run.forget()
 
     def plan_lock(self) -> FileLock:
-        """The lock of a process that adds runs to the plan; raises UserError in a foreign folder."""
+        """The lock for changing the plan; raises UserError if the folder is not a results directory."""
         self._check_ours()
         self.path.mkdir(parents=True, exist_ok=True)
         return FileLock(self.path / "sweep.lock")
 
     def check(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The stored plan, if any; raises UserError if it is not of the sweep that `write_plan` gets."""
+        """The stored plan, or empty; raises UserError if the sweep's name or settings differ from it."""
         self._check_ours()
         if not (self.path / "sweep.json").exists():
             return {}
@@ -203,19 +203,19 @@ class Directory:
             self.store(name, {**known, **settings, **more}, new)
 
     def findings(self) -> dict[str, list[dict[str, Any]]]:
-        """What audits found in the data, as `Finding`, by the dataset's label; empty if unknown."""
+        """What audits found in the data, each a `Finding` as a dict, by dataset label; empty if unknown."""
         with suppress(DamagedFile):
             return read_file(self.path / "audit.json", FINDINGS) or {}
         return {}
 
     def keep_findings(self, findings: Mapping[str, Sequence[Finding]]) -> None:
-        """Replace the findings on these datasets, by label."""
+        """Replace the findings on these datasets, given by label."""
         now = {label: [asdict(each) for each in found] for label, found in findings.items()}
         if any((known := self.findings() | now).values()) or (self.path / "audit.json").exists():
             write_whole(self.path / "audit.json", dumps(known))
 
     def store(self, name: str, settings: Mapping[str, Any], rows: "pd.DataFrame") -> None:
-        """Overwrite the plan; `rows` has the form that `rows` returns."""
+        """Overwrite the plan; `rows` has the columns of `Directory.rows`."""
         from oodbench.results.parquet import SPEC, table_of, write_table
 
         write_table(table_of(rows, SPEC), self.path / "plan.parquet")
@@ -224,7 +224,7 @@ class Directory:
 
 
 def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":
-    """Stored rows; a row that `new` lacks is renamed as a whole if `new` relabels one of its runs."""
+    """Rename each stored row that `new` lacks, if `new` has one of its runs under another label."""
     place = ["dataset_label", "label"]
     named = set(new[place].itertuples(index=False, name=None))
     other = before.merge(new[["id", "label"]], on="id", suffixes=("", "_new"))
@@ -238,10 +238,10 @@ def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":
 def compact(directory: Directory, patient: bool = True) -> int:
     """Move the planned runs that have ended into the tables; returns their number.
 
-    The runs get the labels of the plan. Small parts are merged, and folders of runs that are in the tables
-    are removed: tables are on disk before, and a run that is in both for a while counts once. Does nothing
-    if another process is compacting and `patient` is false. Raises OSError, as for a full disk, and
-    UserError without a plan; ended runs then stay in their folders.
+    The runs get the labels of the plan. Small parts are merged. The folders of runs are removed once the
+    tables are on disk; until then a run is in both, and counts once. Unless `patient`, does nothing if
+    another process is compacting. Raises OSError, for example if the disk is full, and UserError without a
+    plan; ended runs then stay in their folders.
     """
     from oodbench.results.parquet import RUNS, of_runs
     from oodbench.results.tables import stacked_runs
@@ -269,7 +269,7 @@ def compact(directory: Directory, patient: bool = True) -> int:
 
 
 def _to_merge(now: Ended, rows: "pd.DataFrame", more: bool) -> list[str]:
-    """The parts to write as one, with `more` runs: small ones, and those of other rows."""
+    """The parts to merge: small ones, and those with outdated labels. `more`: whether new runs come."""
 
     def keys(runs: "pd.DataFrame") -> set[tuple[object, ...]]:
         return set(runs[["id", *ROW_LABELS]].itertuples(index=False, name=None))
@@ -291,7 +291,7 @@ def _in_rows(runs: "pd.DataFrame", rows: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _clean(results: Path, ids: Collection[str]) -> None:
-    """Remove the folders of runs that are in the tables, and what an interrupted compaction left."""
+    """Remove the folders of runs that are in the tables, and leftovers of an interrupted compaction."""
     for run_id in ids:
         folder = results / "runs" / run_id
         with suppress(OSError, Timeout), FileLock(folder / "lock", blocking=False):

@@ -1,4 +1,4 @@
-"""Results of DomainBed (arXiv:2007.01434) as results of ours.
+"""Imports results of DomainBed (arXiv:2007.01434).
 
 A DomainBed sweep is a folder of runs, each with a `results.jsonl`: one record per checkpoint, with
 `args`, `hparams`, `step` and `env{i}_in_acc` and `env{i}_out_acc` of every environment i. Its records
@@ -83,22 +83,23 @@ class Record(BaseModel):
 
 @dataclass(frozen=True)
 class Found:
-    """A run in a file of DomainBed's."""
+    """A run in a file of DomainBed."""
 
     place: str
-    """The file, and of several runs in it the first line."""
+    """The file, and the line of the run's first record if the file has several runs."""
     records: Sequence[Record]
     done: bool
     spec: RunSpec
 
 
 def import_sweep(folder: Path, out: Path) -> tuple[int, list[str]]:
-    """Turn a DomainBed output folder into a results directory.
+    """Convert a DomainBed output folder into a results directory.
 
-    Returns the number of runs, and a sentence on each run that cannot be read or is there twice.
-    train.py appends to its file, and several of them may: a run has equal arguments and rising steps. A
-    torn last line is left out; a run without the file `done` counts as lost. Of runs with equal specs the
-    one with most records is taken. Raises UserError if no run can be read, and if `out` is not empty.
+    Returns the number of runs, and a sentence for each run that cannot be read or is there twice.
+    A file may contain several runs, because train.py appends to it, even from several processes at once;
+    the records of a run have equal arguments and increasing steps. A truncated last line is left out. A run
+    without the file `done` counts as lost. Of runs with equal specs, the one with most records is taken.
+    Raises UserError if no run can be read, and if `out` is not empty.
     """
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty; use another --out")
@@ -162,7 +163,7 @@ def _records(file: Path) -> list[Record]:
 
 
 def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[str, Sequence[Record], bool]]:
-    """Where each run of a file begins, its records, and whether it has ended."""
+    """Yield the location, the records, and whether it has ended, of each run in a file."""
     runs: list[list[int]] = []  # the places of their records; several jobs may append in turns
     settings = [str((each.args, each.hparams)) for each in records]  # texts, as NaN is in some
     for place, record in enumerate(records):

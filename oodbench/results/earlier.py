@@ -1,4 +1,4 @@
-"""Directories of 0.4.0, which had a file of records for each run, in the form of today."""
+"""Converts results directories of 0.4.0, which had other files for each run."""
 
 import hashlib
 import re
@@ -24,10 +24,10 @@ SEAL = re.compile(rb', "checksum": "([0-9a-f]{8})"\}\s*\Z')
 
 
 def convert(results: Any) -> None:
-    """Move the runs of a directory of 0.4.0 that have ended or failed; others begin from their first step.
+    """Convert the ended and failed runs of a directory of 0.4.0; others will be trained again.
 
-    Interrupted, it goes on at the next call: sweep.json is written last. A second process waits. Raises
-    UserError for a directory that cannot be written to.
+    An interrupted conversion continues at the next call, because sweep.json is written last. A second
+    process waits. Raises UserError if the directory cannot be written to.
     """
     path = results.path / "sweep.json"
     try:
@@ -54,7 +54,7 @@ def _convert(results: Any, stored: dict[str, Any]) -> None:
 
 
 def _moved(results: Any, old: str, spec: RunSpec) -> bool:
-    """Move a run to its id of today; returns whether it had ended or failed."""
+    """Convert a run and move it to its new id; returns whether it had ended or failed."""
     before, now = results.path / "runs" / old, results.run(spec.id)
     if not before.is_dir() or before == now.path:
         return False
@@ -93,7 +93,7 @@ def _content(path: Path) -> Any:
 
 
 def _records(text: bytes) -> Iterator[dict[str, Any]]:
-    """The records in a file whose lines have names only where these change."""
+    """The records in a file of 0.4.0, where a line has names only if they differ from the last line's."""
     columns: list[dict[str, Any]] = []
     shares: list[str] = []
     for line in map(from_json, text.splitlines()):

@@ -46,15 +46,15 @@ class Predictions:
     targets: Array
     """The targets: (N,) classes, or (N, C) probabilities, labels or real numbers."""
     out: Array
-    """Whether each of the N examples is of the `out` split, (N,)."""
+    """Mask (N,) of the examples in the `out` split."""
     classes: tuple[str, ...] = ()
     """The names of the classes in the order of their numbers, if they have names."""
     inputs: str = ""
-    """A digest of the inputs, FITTED where these depend on the training examples, or empty if unknown."""
+    """A digest of the inputs; FITTED if they depend on the training examples; empty if unknown."""
 
 
 FITTED = "fitted"
-"""In place of a digest of inputs that are fitted to the training examples, as by standardization."""
+"""Stands for inputs that depend on the training examples, for example by standardization."""
 
 
 def write_examples(
@@ -64,8 +64,9 @@ def write_examples(
     classes: Sequence[str] = (),
     inputs: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Write what the predictions of all steps share: the kind of the task, the names of its classes (if
-    any) and, by environment, targets, whether an example is of the `out` split, and digests of inputs.
+    """Write what the predictions of all steps share.
+
+    `environments` has targets and masks of the `out` split by environment, and `inputs` digests of inputs.
     """
     arrays = {"names": np.array(list(environments)), "kind": np.array(kind)}
     arrays["classes"] = np.array(classes, dtype=str)
@@ -92,7 +93,7 @@ def _save(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def opened_arrays(file: BinaryIO) -> Any:
-    """Open arrays without code in them; raises ValueError where they would unpack to more than the file."""
+    """Open arrays without pickles; raises ValueError if they would unpack to more than the file has."""
     size = os.fstat(file.fileno()).st_size
     with zipfile.ZipFile(file) as members:
         if sum(member.file_size for member in members.infolist()) > size:
@@ -105,7 +106,7 @@ def opened_arrays(file: BinaryIO) -> Any:
 
 
 def _check_header(name: str, array: IO[bytes], size: int) -> None:
-    """Raise ValueError if an array's header claims more than its `size` in bytes."""
+    """Raise ValueError if an array's header claims more than `size` bytes."""
     form = np.lib.format
     is_first = form.read_magic(array) == (1, 0)
     read = form.read_array_header_1_0 if is_first else form.read_array_header_2_0
@@ -115,7 +116,7 @@ def _check_header(name: str, array: IO[bytes], size: int) -> None:
 
 
 def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
-    """The predictions of a run at a step by environment; raises UserError if none are kept."""
+    """The predictions of a run at a step, by environment; raises UserError if they are not kept."""
     folder = run.kept / "predictions"
     try:
         with (
@@ -149,7 +150,7 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
 
 
 PREDICTION_KEY = ["id", "step", "environment"]
-"""The columns of a board's predictions that say whose a row is."""
+"""The columns that identify the predictions of a run on an environment."""
 
 
 def predictions_file(board: Path, dataset: str) -> Path:

@@ -27,7 +27,7 @@ def slurm_job() -> str | None:
 
 @cache
 def machine() -> str:
-    """The kind of processor, as far as the system names it."""
+    """The architecture, and the processor's name if the system knows it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -36,7 +36,7 @@ def machine() -> str:
 
 
 def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
-    """The code, libraries and machine of this process, which a run records; no part of its identity."""
+    """The code, libraries and machine of this process, which runs record; not part of their ids."""
     return {
         "oodbench": __version__,
         "commit": commit(),
@@ -55,7 +55,7 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
 
 
 def begun_by(made_by: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:
-    """The provenance `made_by` of a resumed run, but with the code and data it was begun with."""
+    """The provenance `made_by` of a resumed run, but with the code and data of its first start."""
     rest = {name: value for name, value in made_by.items() if name not in OF_THE_CODE}
     return rest | {name: begun[name] for name in OF_THE_CODE if name in begun}
 

@@ -62,13 +62,13 @@ class RunDirectory:
         """The results directory."""
         self.checkpoint = path / "checkpoint.pt"
         self.stack = path / "stack.txt"
-        """Where a process that ran out of time left the stacks of its threads."""
+        """The stack traces of a process that `run_timeout` ended."""
         self.kept = self.results / "kept" / self.id
-        """The folder of weights and predictions, which stay when the run has ended."""
+        """The folder of weights and predictions, which are kept after the run has ended."""
         self.weights = self.kept / "weights"
 
     def lock(self) -> FileLock:
-        """The lock that the process that trains the run holds; the system drops it when the holder dies."""
+        """The lock of the process that trains the run; the system releases it when the process dies."""
         self._make()
         return FileLock(self.path / "lock", blocking=False)
 
@@ -80,7 +80,7 @@ class RunDirectory:
     def start(
         self, spec: RunSpec, context: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
-        """Record the spec, what tables need to know of dataset and task, and where it runs."""
+        """Write run.json: the spec, the context for tables, and the provenance."""
         run = {"schema": SCHEMA, "spec": asdict(spec), "context": context}
         self._write_run(run | {"provenance": provenance})
         (self.path / "failed.json").unlink(missing_ok=True)
@@ -89,20 +89,20 @@ class RunDirectory:
         write_whole(self.path / "run.json", dumps({**run, "columns": self._columns}))
 
     def beat(self, step: int) -> None:
-        """Say that this process has the run at `step`; `job` and `node` are Slurm's.
+        """Record that this process trains the run from `step`, with Slurm's `job` and `node`.
 
-        Its further steps are in the heartbeat of the process, see `Directory.beat`.
+        Later steps are in the heartbeat of the process, see `Directory.beat`.
         """
         beat = {"step": step, "time": time.time(), "host": platform.node(), "pid": os.getpid()}
         beat |= {"job": slurm_job(), "node": os.environ.get("SLURMD_NODENAME")}
         write_whole(self.path / "heartbeat", dumps(beat), durable=False)
 
     def rest(self) -> None:
-        """Record that no process trains the unfinished run any more."""
+        """Record that this process has stopped training the unfinished run."""
         (self.path / "heartbeat").unlink(missing_ok=True)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a record, with its values in `evaluations` and `train`, to the metrics."""
+        """Append a record to metrics.jsonl."""
         known = len(self._columns)
         line = line_of(record, self._columns)
         if len(self._columns) > known:  # on the disk before the line that needs them
@@ -118,16 +118,16 @@ class RunDirectory:
         return {}
 
     def sync_records(self) -> dict[str, Any]:
-        """Put the records on the disk; returns their number `records` and the `sha256` of their bytes."""
+        """Flush the records to the disk; returns their number `records` and the `sha256` of their bytes."""
         with suppress(FileNotFoundError), (self.path / "metrics.jsonl").open("rb") as file:
             os.fsync(file.fileno())
             return _digest(file.readlines())
         return _digest([])
 
     def keep_records(self, records: int, sha256: str) -> bool:
-        """Keep the first `records` records and drop the others, which a resumed run writes again.
+        """Drop all but the first `records` records; a resumed run writes the others again.
 
-        Returns False and drops nothing if their `sha256` differs from what `sync_records` returned.
+        Returns False, and drops nothing, if the `sha256` differs from what `sync_records` returned.
         """
         path = self.path / "metrics.jsonl"
         lines = (read_bytes(path) or b"").splitlines(keepends=True)
@@ -139,13 +139,13 @@ class RunDirectory:
         return True
 
     def forget_records(self) -> None:
-        """Drop all records and the weights kept with them, for a run that starts from its first step."""
+        """Drop all records and kept weights, for a run that starts again from its first step."""
         shutil.rmtree(self.kept, ignore_errors=True)
         self._columns = {}
         write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:
-        """The records in the order of their steps, up to a torn or damaged line."""
+        """The records in the order of their steps, before the first truncated or damaged line."""
         if self.is_in_tables:
             return self._ended.records_of(self.id)
         with suppress(DamagedFile):
@@ -164,9 +164,9 @@ class RunDirectory:
         return self.id in self._ended
 
     def row(self) -> tuple[dict[str, Any], list[Row]]:
-        """What the tables have of the run beyond its spec, and its records, by its folder alone.
+        """The columns ABOUT and the records of the run, from its folder alone.
 
-        A broken run has no records; an unfinished one has the records before a torn or damaged line.
+        A broken run has no records; an unfinished one has those before the first truncated or damaged line.
         """
         state, reason = self.state_and_reason()
         context, made, lines, rows = dict[str, Any](), dict[str, Any](), [], list[Row]()
@@ -194,13 +194,13 @@ class RunDirectory:
             (self.path / name).unlink(missing_ok=True)
 
     def fail(self, error: str, trace: str) -> None:
-        """Mark the run as failed: one sentence and the traceback."""
+        """Mark the run as failed, with one sentence and the traceback."""
         self._make()  # its process may have died before it had the lock
         write_whole(self.path / "failed.json", dumps({"error": error, "traceback": trace}))
         self.rest()
 
     def take_stack(self) -> str:
-        """Read and remove stack.txt, which is written at the timeout; empty if it is not there."""
+        """Read and remove stack.txt; empty if it does not exist."""
         text = b""
         with suppress(DamagedFile):
             text = read_bytes(self.stack) or b""
@@ -208,7 +208,7 @@ class RunDirectory:
         return text.decode(errors="replace")
 
     def forget(self) -> None:
-        """Forget how the run ended, so that it can be launched again."""
+        """Remove the marks of how the run ended, so that it can be launched again."""
         (self.path / "failed.json").unlink(missing_ok=True)
         (self.path / "done.json").unlink(missing_ok=True)
 
@@ -217,27 +217,27 @@ class RunDirectory:
         return read_bytes(self.path / name)
 
     def info(self) -> RunFile | None:
-        """Spec, context and provenance, or None if the run has not started; raises DamagedFile."""
+        """Spec, context and provenance, or None if the run never started; raises DamagedFile."""
         if self.is_in_tables:
             return self._ended.info(self.id)
         return read_file(self.path / "run.json", RunFile)
 
     def made_by(self) -> dict[str, Any]:
-        """The provenance of the run, empty where none can be read."""
+        """The provenance of the run; empty if it cannot be read."""
         with suppress(DamagedFile, OSError):
             if (run := self.info()) is not None:
                 return dict(run.provenance)
         return {}
 
     def end(self) -> State | None:
-        """How the run ended, or None if it has not ended well; raises DamagedFile."""
+        """How the run ended, or None if it has not ended or failed; raises DamagedFile."""
         if self.is_in_tables:
             return self._ended.states[self.id]
         end = read_file(self.path / "done.json", DoneFile)
         return None if end is None else end.status
 
     def failure(self) -> FailedFile | None:
-        """The content of failed.json, or None; for a damaged file, a failure that says so."""
+        """The content of failed.json, or None; if the file is damaged, a failure that says so."""
         try:
             return read_file(self.path / "failed.json", FailedFile)
         except DamagedFile as error:
@@ -255,7 +255,7 @@ class RunDirectory:
         return beat
 
     def state(self) -> State:
-        """The run's state by the disk alone, which knows nothing of queues."""
+        """The run's state by its files; queues are not asked."""
         return self.state_and_reason()[0]
 
     def state_and_reason(self) -> tuple[State, str]:
@@ -308,7 +308,7 @@ class RunDirectory:
 
 
 def process_beat(results: Path, host: str, pid: int) -> Path:
-    """Where a process writes the steps of the runs that it trains."""
+    """The file in which a process records the steps of the runs that it trains."""
     return results / "heartbeats" / f"{quote(host, safe='')}-{pid}"
 
 
@@ -333,14 +333,14 @@ def _alive(beat: Heartbeat) -> bool:
 
 
 def weights_path(run: RunDirectory, rule: str, step: int) -> Path:
-    """Where the weights of a step are kept for a rule."""
+    """The file of the weights that are kept for a rule at a step."""
     return run.weights / f"{quote(rule, safe='')}-{step}{WEIGHTS}"
 
 
 def kept_weights(run: RunDirectory) -> dict[tuple[str, int], Path]:
     """The files of kept weights by rule and step.
 
-    While a run is trained a rule may have two, as a resumed run may need the former one.
+    During training a rule may have two files, because a resumed run may need the earlier one.
     """
     files = {}
     for path in sorted(run.weights.glob(f"*{WEIGHTS}")):

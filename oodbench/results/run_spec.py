@@ -1,4 +1,4 @@
-"""A run's spec (all that its numbers depend on), its state, and its records."""
+"""A run's spec (everything that its numbers depend on) and its state."""
 
 import hashlib
 import json
@@ -10,23 +10,23 @@ from typing import Any
 from oodbench.arithmetic import PORTABLE
 
 DIWA = "diwa"
-"""The name of an average over runs, see `oodbench.train.diwa`."""
+"""The name of the average over the weights of several runs, see `oodbench.train.diwa`."""
 BEFORE = " (before)"
-"""The end of the names of metrics before adaptation, in the records of a run that adapts."""
+"""The suffix of metrics before adaptation, in the records of a run that adapts."""
 SCORE = "score"
 """The split of a board's records of validation scores, whose metric is the selection rule."""
 TRAIN = "train"
-"""The split of means over the steps since the record before, such as the loss."""
+"""The split of means over the steps since the last evaluation, such as the training loss."""
 MISLABELED, MEMORIZED = "mislabeled", "memorized"
-"""The examples that a run trains on with a wrong label, and the metric: the share predicted as labelled."""
+"""The split of training examples with a wrong label, and its metric: the share predicted as labelled."""
 CONSTANT = "constant"
-"""The row of the constant answer in tables; no row of a sweep may be called so."""
+"""The label of the constant answer in tables, which rows of a sweep may not have."""
 FILES = ("weights", "file")
-"""The hyperparameters and options that name a file, which counts by its `sha256` where that is known."""
+"""The hyperparameters and options that name a file; ids contain its `sha256` instead, if known."""
 
 
 class State(StrEnum):
-    """State of a run from plan to end; launchers return it too."""
+    """The state of a run, from plan to end."""
 
     PLANNED = "planned"
     QUEUED = "queued"
@@ -34,15 +34,15 @@ class State(StrEnum):
     RUNNING = "running"
     DONE = "done"
     DIVERGED = "diverged"
-    """A loss was not finite; the run counts with the records that it has."""
+    """A loss was not finite; the records until then count."""
     FAILED = "failed"
     """An error ended the run."""
     BROKEN = "broken"
-    """The run's files contradict each other or its spec: it counts nowhere."""
+    """The run's files contradict each other or its spec; tables leave it out."""
     LOST = "lost"
-    """The run was started and has not ended, and no process has it."""
+    """The run was started and has not ended, but no process trains it."""
     INTERRUPTED = "interrupted"
-    """A launcher was asked to stop; the run has a checkpoint of its last step."""
+    """A launcher was asked to stop, and saved a checkpoint of the run's last step."""
     ELSEWHERE = "elsewhere"
     """Another process trains the run."""
 
@@ -53,12 +53,12 @@ class State(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether `launch` leaves the run alone unless --failed has what is not complete trained again."""
+        """Whether `launch` leaves the run alone (with --failed, only complete runs)."""
         return self.complete or self in (State.FAILED, State.BROKEN)
 
     @property
     def at_rest(self) -> bool:
-        """Whether the run was started, and no process or job trains it or will."""
+        """Whether the run was started, and no process or job is training it or will."""
         return self.final or self is State.LOST
 
     @property
@@ -68,7 +68,7 @@ class State(StrEnum):
 
 
 COMPLETE = tuple(state for state in State if state.complete)
-"""The states of runs that tables count."""
+"""The states of runs that count in tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,8 @@ class RunSpec:
     algorithm: str
     hparams: dict[str, Any]
     label: str = field(compare=False)
-    """The row of the table; the algorithm's name unless the sweep gives another. A run may stand in several
-    rows, and a row may be renamed: the label is not part of the id."""
+    """The row of the table, by default the algorithm's name. It is not part of the id, because a run may
+    belong to several rows, and rows may be renamed."""
     network: str
     network_hparams: dict[str, Any]
     test_environments: tuple[str, ...]
@@ -92,30 +92,30 @@ class RunSpec:
     evaluate_every: int
     holdout: float = 0.2
     average: dict[str, Any] | None = field(default=None, metadata={"later": True})
-    """Which weights are evaluated: the `name` of an average over steps with its numbers (see
-    `oodbench.train.averages`), DIWA with the runs that it is of, or None: the last ones."""
+    """Which weights are evaluated: the `name` of an average over steps and its options (see
+    `oodbench.train.averages`), DIWA and the averaged runs, or None for the last step's weights."""
     adapt: dict[str, Any] | None = field(default=None, metadata={"later": True})
-    """How the trained predictor adapts to the inputs of each evaluation: the `name` of an adaptation with
-    its hyperparameters (see `oodbench.adaptations`), or None. No update depends on it."""
+    """How the trained predictor adapts to the inputs of each evaluation: the `name` of an adaptation and
+    its hyperparameters (see `oodbench.adaptations`), or None. Training does not depend on it."""
     noise: dict[str, Any] | None = field(default=None, metadata={"later": True})
     """Noise in the labels or targets of all but the test environments, see `oodbench.data.noise`."""
     test_order: str = field(default="stored", metadata={"later": True})
-    """The order in which a transductive method sees the inputs of an evaluation: `random`, drawn by the
-    trial (see `oodbench.train.adapted`); `stored` of other methods, and of runs of before 0.4.0."""
+    """The order in which a transductive method sees the inputs of an evaluation: `random`, which depends on
+    the trial (see `oodbench.train.adapted`), or `stored` for other methods and for runs before 0.4.0."""
     precision: str = field(default="float32", metadata={"later": True, "option": True})
     """`float32`, `tf32` or `bfloat16`, see `oodbench.train.process`."""
     channels_last: bool = field(default=False, metadata={"later": True, "option": True})
-    """Whether images and the weights of convolutions lie in memory with their channels side by side."""
+    """Whether images and the weights of convolutions have torch's memory format `channels_last`."""
     arithmetic: str = field(default=PORTABLE, metadata={"later": True, "option": True})
     """`portable` or `native`, see `oodbench.arithmetic`."""
     dataset_label: str = field(default="", compare=False)
-    """The dataset as tables call it; no number depends on it, and neither does the id."""
+    """The dataset's name in tables; not in the id."""
     ceiling: bool = field(default=False, compare=False)
-    """Whether the run's row shows what could be reached, and is not ranked; not part of the id either."""
+    """Whether the row is a ceiling, which shows what could be reached, and is not ranked; not in the id."""
     transductive: bool = field(default=False, compare=False)
-    """Whether predictions depend on test inputs, so that it is ranked apart; not part of the id either."""
+    """Whether predictions depend on other test inputs, so that the row is ranked apart; not in the id."""
     reference: bool = field(default=False, compare=False)
-    """Whether the row is a method of another kind, which is not ranked; not part of the id either."""
+    """Whether the row is a reference, which is not ranked; not in the id."""
 
     @property
     def dataset_name(self) -> str:
@@ -124,13 +124,12 @@ class RunSpec:
 
     @cached_property
     def id(self) -> str:
-        """A hash of the fields' values, which hold no host, no code version and no path but the user's own.
+        """A hash of the compared fields; it does not depend on the machine or the version of the code.
 
-        Fields that are not compared are not hashed. A file of weights, the network's or the dataset's,
-        or of features counts by its SHA-256 alone where a `sha256` stands beside it (a plan sets it for
-        timm and for features), else by its path as it was given. A field that was added later (its
-        metadata say so) is hashed only where it is not at its default, which is what runs did before the
-        field existed.
+        A file of weights or features enters by its SHA-256 if the values beside it have `sha256` (a plan
+        adds it for timm and for features), else by its path as given. A field that was added in a later
+        version (see its metadata) is hashed only if it is not at its default, so that ids of earlier runs
+        stay the same.
         """
         own = vars(self)
         values = {n: own[n] for n in COMPARED if n not in LATER or own[n] != LATER[n]}
@@ -147,15 +146,15 @@ class RunSpec:
 
     @property
     def data_key(self) -> tuple[object, ...]:
-        """Key of the fields on which the data and batches of a bundle's runs depend."""
+        """The values of the fields that determine a run's data and batches."""
         return self.trial, self.test_environments, self.validation_environments
 
     @property
     def bundle_key(self) -> tuple[str, ...]:
-        """Key of the fields that the runs of a bundle share, so that they may be vectorized together.
+        """The values of the fields in which runs must agree to be vectorized together, as a bundle.
 
-        The runs of a bundle differ in test environments, trial, draw, label, adaptation and numeric
-        hyperparameters; what a method switches at a share of the steps is the same step for all.
+        They may differ in test environments, trial, draw, label, adaptation and numeric hyperparameters. A
+        method that changes its objective at a share of the steps does so at the same step in all of them.
         """
         fixed = {
             name: value
@@ -171,29 +170,29 @@ class RunSpec:
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 
     def due(self, step: int | None = None) -> list[int]:
-        """The steps of evaluations up to `step` or the end, without that where a run diverged."""
+        """The planned steps of evaluations up to `step`, by default all of them."""
         last = self.steps if step is None else min(step, self.steps)
         regular = list(range(self.interval, last + 1, self.interval))
         return regular + [last] * (last == self.steps and last not in regular)
 
     @property
     def interval(self) -> int:
-        """The steps between evaluations; all of a reference's, which is fitted at once."""
+        """The steps between evaluations; a reference is fitted at once, so it has one interval."""
         return self.steps if self.reference else self.evaluate_every
 
 
 COMPARED = [f.name for f in fields(RunSpec) if f.compare]
-"""The fields that are part of the id."""
+"""The fields that determine the id."""
 LATER = {f.name: f.default for f in fields(RunSpec) if f.metadata.get("later")}
-"""The fields that earlier versions did not have, with what runs did then."""
+"""The fields that earlier versions lacked, with the values that describe those versions' runs."""
 OPTIONS = {f.name: f.default for f in fields(RunSpec) if f.metadata.get("option")}
-"""The fields that a sweep file sets by a key of the same name, with their defaults: a new option of a
-run is such a field, the key in `oodbench.sweep.file.Sweep`, and what it does in `oodbench.train`."""
+"""The fields that a sweep file sets by a key of the same name, with their defaults. A new option of a run
+needs such a field, the key in `oodbench.sweep.file.Sweep`, and its use in `oodbench.train`."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One metric of one (environment, split); both None for a metric of the predictor itself."""
+    """A metric on an (environment, split) pair; both are None for a metric of the predictor itself."""
 
     environment: str | None
     split: str | None

@@ -1,7 +1,8 @@
 """The small files of a results directory, checked at every read, and records as lines of metrics.jsonl.
 
-Keys of a later version are left alone. A file of another schema number is refused. What a key of a line
-stands for is in `columns` of run.json, as names may hold a `/`; docs/guide/results_format.md has the form.
+Unknown keys, as of a later version, are ignored; files with another schema number are refused. The keys of
+a line are explained in `columns` of run.json, because names may contain a `/`. The format is described in
+docs/guide/results_format.md.
 """
 
 import zipfile
@@ -22,22 +23,22 @@ from oodbench.results.run_spec import TRAIN, RunSpec, State
 
 SCHEMA = 2
 LARGEST_FILE = 2**30
-"""The most bytes of a file of a results directory that is read as a whole."""
+"""The largest file of a results directory that is read, in bytes."""
 LONGEST_REASON = 160
-"""The most characters of a sentence on what is wrong in a file."""
+"""The most characters of the description of damage."""
 
 UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError),
     *(NotImplementedError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error),
 )
-"""The errors that numpy and Arrow raise for files that are torn or something else."""
+"""The errors that numpy and Arrow raise for truncated files and other formats."""
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 SPEC = TypeAdapter(RunSpec)
-"""Reads a spec, without keys of a later version."""
+"""Reads a spec, and ignores unknown keys."""
 
 
 class DamagedFile(UserError):
@@ -52,11 +53,11 @@ class File(BaseModel):
 
 OPEN = ConfigDict(strict=True, extra="allow")
 Constant = dict[str, dict[str, dict[str, float | None]]]
-"""The values of the constant answer by metric, environment and split."""
+"""The metrics of the best constant prediction, by metric, environment and split."""
 
 
 class Context(TypedDict, total=False):
-    """What tables need to know of a run beyond its spec, as far as it is known."""
+    """What tables need to know about a run besides its spec; any key may be missing."""
 
     __pydantic_config__ = OPEN  # type: ignore[misc]
 
@@ -65,18 +66,18 @@ class Context(TypedDict, total=False):
     metric: str
     higher_is_better: bool
     classes: list[str]
-    """Their names in the order of their numbers."""
+    """The names of the classes, by number."""
     family: str | None
     shift: str | None
     data_notes: list[str]
-    """What is unusual in how data were read."""
+    """Warnings about how data were read."""
     read_as: dict[str, str]
-    """What each column of a table was read as."""
+    """How each column of a table was read."""
     constant: Constant | None
 
 
 CONTEXT = ("training_environments", "metric", "higher_is_better", "constant")
-"""The keys of a run's context that are columns of `runs`."""
+"""The keys of a run's context that are columns of the table `runs`."""
 
 
 class Provenance(TypedDict, total=False):
@@ -91,15 +92,15 @@ class Provenance(TypedDict, total=False):
 
 
 class RunFile(File):
-    """run.json: the run's spec, what tables need to know of it, and what trained it."""
+    """run.json: the run's spec, its context for tables, and its provenance."""
 
     schema_: Literal[2] = Field(alias="schema")
     spec: RunSpec
     context: Context
     provenance: Provenance
-    """`code` is that of another program."""
+    """Imported results of another program have `code`."""
     columns: dict[str, tuple[str | None, str | None, str, Count]] = Field(default={}, strict=False)
-    """By the key of a value in metrics.jsonl: environment, split, metric, and its number of examples."""
+    """Environment, split, metric and number of examples of each key in metrics.jsonl."""
 
 
 class DoneFile(File):
@@ -121,7 +122,7 @@ class FailedFile(File):
 
 
 class Heartbeat(File):
-    """heartbeat: which process has a run, and how far it is."""
+    """heartbeat: which process trains a run, and its step."""
 
     step: Count
     time: float
@@ -143,7 +144,7 @@ class ProcessHeartbeat(File):
 
 
 class ChosenOnce(TypedDict):
-    """How an earlier sweep has chosen hyperparameters, see `oodbench.sweep.resolve`."""
+    """How an earlier sweep chose the hyperparameters, see `oodbench.sweep.resolve`."""
 
     results: str
     rule: str
@@ -183,7 +184,7 @@ class SweepFile(File):
 
 
 def brief(error: Exception) -> str:
-    """What a library says of a file, on one line."""
+    """A library's error message on one line."""
     return " ".join(str(error).split())[:LONGEST_REASON]
 
 
@@ -224,9 +225,10 @@ def _reason(data: bytes | str, error: ValidationError) -> str:
 
 
 Column = tuple[str | None, str | None, str, int]
-"""The environment, split, metric and count of a value; the first two are None for the predictor's own."""
+"""Environment, split, metric and count of a value; metrics of the predictor itself have neither environment
+nor split."""
 Row = tuple[str, int, str | None, str | None, str, float | None, int]
-"""A value of an evaluation, as `oodbench.results.parquet.RECORDS` has it."""
+"""A recorded value, in the order of `oodbench.results.parquet.RECORDS`."""
 COSTS = ("training_seconds", "waiting_seconds", "evaluation_seconds", "memory_mb")
 
 
@@ -239,7 +241,7 @@ class Line(File):
 
 
 def line_of(record: Mapping[str, Any], columns: dict[str, Column]) -> dict[str, Any]:
-    """The line of a record: its `step`, `train`, `cost` and `evaluations`; adds new keys to `columns`."""
+    """Convert a record (`step`, `train`, `cost`, `evaluations`) into a line; adds new keys to `columns`."""
     keys = {column: key for key, column in columns.items()}
     values: dict[Column, Any] = {
         (e["environment"], e["split"], e["metric"], e["count"]): e["value"]
@@ -261,7 +263,7 @@ def line_of(record: Mapping[str, Any], columns: dict[str, Column]) -> dict[str, 
 def rows_of(
     run_id: str, columns: Mapping[str, Column], lines: Iterable[Mapping[str, Any]]
 ) -> list[Row]:
-    """The values of the lines of a run."""
+    """Convert a run's lines into rows of the table `records`."""
     return [
         (run_id, line["step"], *columns[key][:3], value, columns[key][3])
         for line in lines
@@ -271,7 +273,7 @@ def rows_of(
 
 
 def records_in(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """The records of a run, each with its `step`, `evaluations`, and `train` by metric."""
+    """Collect rows of a run into records, each with `step`, `evaluations`, and `train` by metric."""
     names = ("environment", "split", "metric", "value", "count")
     records: dict[int, dict[str, Any]] = {}
     for _, step, *values in rows:
@@ -285,7 +287,7 @@ def records_in(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def whole_lines(text: bytes) -> list[dict[str, Any]]:
-    """The lines of a file, up to a torn or damaged one."""
+    """The lines of a file before the first truncated or damaged one."""
     lines = []
     with suppress(ValidationError):
         for bare in text.splitlines():
@@ -297,7 +299,7 @@ def whole_lines(text: bytes) -> list[dict[str, Any]]:
 def costs_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A run's last step and its COSTS; None for values that were not recorded.
 
-    Seconds of evaluation are added up over the records; the other costs are those of the last record.
+    Seconds of evaluation are summed over the records; the other costs are those of the last record.
     """
     if not lines:
         return dict.fromkeys(("last_step", *COSTS))
