@@ -90,6 +90,7 @@ def unknown(
     `what` is the kind of thing, such as `algorithm`; `hint` ends the sentence.
     """
     names = [str(k) for k in known if str(k)]
+    quoted = {n: f"'{n}'" if "," in n else n for n in names}
     folded = {n.casefold(): n for n in reversed(names)}
     near = [folded[n] for n in difflib.get_close_matches(str(name).casefold(), folded, 3, 0.5)]
     where = f" in {place}" if place else ""
@@ -97,11 +98,12 @@ def unknown(
         return UserError(f"unknown {what} {name}{where}; did you mean the text '{name}'?")
     nearest = "there are none"
     if near:
-        nearest = "did you mean " + " or ".join(f"'{n}'" if "," in n else n for n in near) + "?"
+        nearest = f"did you mean {' or '.join(quoted[n] for n in near)}?"
     elif names:
         ends = accumulate(len(n) + len(", ") for n in names)
         count = max(1, sum(end <= LONGEST_LIST for end in ends))
-        nearest = f"known: {', '.join(names[:count])}{', ...' if count < len(names) else ''}"
+        shown = ", ".join(quoted[n] for n in names[:count])
+        nearest = f"known: {shown}{', ...' if count < len(names) else ''}"
     shown = str(name) if len(str(name)) <= LONGEST_NAME else f"{str(name)[: LONGEST_NAME - 3]}..."
     return UserError(f"unknown {what} '{shown}'{where}; {nearest}{hint}")
 

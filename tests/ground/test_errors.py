@@ -13,6 +13,7 @@ from oodbench.errors import PLUGIN_HINT, described, plugin_hint, unknown, wrong_
         ("IRN", ["ERM", "IRM", "DANN"], "unknown algorithm 'IRN'; did you mean IRM?"),
         ("irm", ["ERM", "IRM"], "unknown algorithm 'irm'; did you mean IRM or ERM?"),
         ("zzz", ["ERM", "IRM"], "unknown algorithm 'zzz'; known: ERM, IRM"),
+        ("zzz", ["ERM", "a, b"], "unknown algorithm 'zzz'; known: ERM, 'a, b'"),
         ("zzz", [], "unknown algorithm 'zzz'; there are none"),
     ],
 )
