@@ -154,6 +154,8 @@ class Directory:
         return stored
 
     def _check_ours(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file; use another directory")
         if not (self.path / "sweep.json").exists() and self.path.exists():
             # another process may have just begun
             ours = {"sweep.json", "sweep.lock", "plan.parquet", "runs"}

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
@@ -47,11 +48,13 @@ KINDS: Mapping[str, tuple[Registry[Any], type]] = {
 
 
 def plain(value: Any) -> Any:
-    """The lists, mappings and texts of a file, for tuples, other mappings and paths."""
+    """Python's values as those of a file: arrays and tuples as lists, numpy's numbers, paths as texts."""
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | range):
         return [plain(inner) for inner in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     return fspath(value) if isinstance(value, PathLike) else value
 
 
@@ -90,9 +93,12 @@ def _entry(key: str, entry: Any, out: Path | None, data_dir: Path | None) -> Any
 
 
 def _name(key: str, cls: Any) -> Any:
-    """The name of a class; any other value stays what it is."""
-    if not isinstance(cls, type):
+    """The name of a class; a value that a file may have is returned as it is."""
+    if cls is None or isinstance(cls, str | int | float | list | dict):
         return cls
+    if not isinstance(cls, type):
+        kind = type(cls).__name__
+        raise UserError(f"{key}: a class or a name is needed, not an object of the class {kind}")
     registry, base = KINDS[key]
     try:
         registry.require_base(cls)
@@ -238,10 +244,19 @@ def _definition(name: str) -> tuple[ast.stmt, str]:
         texts = {str(Path(file).absolute()): Path(file).read_text(encoding="utf-8")}
     for source, text in reversed(texts.items()):
         with suppress(SyntaxError):
-            for node in reversed(ast.parse(text).body):
-                if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            for node in reversed([*_global_definitions(ast.parse(text))]):
+                if node.name == name:
                     return node, source
     raise UserError(f"the source of {name}, which {MAIN} defines, is not known here: {ELSE}")
+
+
+def _global_definitions(tree: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef]:
+    """Yield the classes and functions that a module defines, also in blocks such as `if`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node
+        else:
+            yield from _global_definitions(node)
 
 
 def _global_names(text: str) -> set[str]:

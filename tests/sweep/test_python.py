@@ -184,6 +184,10 @@ class Unnamed(datasets.Dataset):
         ({"stepz": 3}, r"unknown argument 'stepz' in oodbench\.sweep; did you mean steps"),
         ({"steps": "many"}, r"oodbench\.sweep: steps must be default or a whole number"),
         ({"algorithms": [Path]}, "Path.* is not an algorithm: it is not derived from oodbench"),
+        (
+            {"algorithms": [lambda out: out]},
+            "a class or a name is needed, not an object of .*function",
+        ),
         ({"algorithms": [Nameless]}, r"no name yet: .*`@register\('Nameless', paper=\"none\"\)`"),
         ({"datasets": [Unnamed]}, r"oodbench.datasets import register`.*`@register\('Unnamed'\)`"),
         ({"datasets": [{"data": 3}]}, "`data` is a pandas data frame, not int"),
@@ -216,11 +220,21 @@ def test_mistakes_are_told_in_one_sentence(
 
 def test_a_foreign_folder_gets_no_file(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(UserError, match="is not empty and holds no sweep"):
-        oodbench.sweep(
-            [{"data": frame(), "target": "y", "environment": "site"}], ["ERM"], out=tmp_path, **KEYS
-        )
+    data = {"data": frame(), "target": "y", "environment": "site"}
+    for out, words in (
+        (tmp_path, "is not empty and holds no sweep"),
+        (tmp_path / "thesis.tex", "is a file"),
+    ):
+        with pytest.raises(UserError, match=words):
+            oodbench.sweep([data], ["ERM"], out=out, **KEYS)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_numbers_may_be_numpys(tmp_path: Path) -> None:
+    keys = {**KEYS, "steps": np.int64(20), "trials": np.arange(2), "holdout": np.float64(0.2)}
+    records = oodbench.run(SEM, "ERM", steps=np.int32(20), evaluate_every=10)
+    sweep = oodbench.sweep([SEM], ["ERM"], out=tmp_path / "mine", **keys)
+    assert {*records["id"]} < {*sweep.plan().index} and len(sweep.plan()) == 2
 
 
 def test_the_process_is_afterwards_as_it_was(tmp_path: Path) -> None:
@@ -258,10 +272,11 @@ FACTOR = 2.0
 out = object()  # no global that the class uses
 
 
-def scaled(out: Outputs) -> Tensor:
-    # a comment, which no copy has
+if __name__ == "__main__":
+    def scaled(out: Outputs) -> Tensor:
+        # a comment, which no copy has
 
-    return FACTOR * out.risks.mean()
+        return FACTOR * out.risks.mean()
 
 
 class Base(Algorithm):
