@@ -41,9 +41,9 @@ def critical_samples(
     this unit in x: 1/255 for images in [0, 1], and 1 / (255 std) for images normalised by (image - mean) /
     std, with std (C, 1, 1) if it differs between channels.
 
-    The model maps inputs to logits (N, C), or (N, 1) of two classes. It is evaluated in eval mode, and its
-    mode is restored. `generator` is on the CPU and by default seeded with 0. Raises UserError for a model
-    that does not predict classes, or that cannot be differentiated.
+    The model maps inputs to logits (N, C), or (N, 1) of two classes. It is evaluated in eval mode, and
+    the modes of its modules are restored. `generator` is on the CPU and by default seeded with 0. Raises
+    UserError for a model that does not predict classes, or that cannot be differentiated.
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"critical samples need a torch.nn.Module, not {type(model).__name__}")
@@ -53,7 +53,7 @@ def critical_samples(
             raise UserError(f"critical samples need {name} from 0 on, not {value}")
     if task is not None and not task.has_classes:
         raise UserError(f"critical samples need a model of classes, and its task is {task.kind}")
-    was_training = model.training
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         sizes = (scale * radius, scale * alpha, scale * beta)
@@ -63,7 +63,8 @@ def critical_samples(
         )
         return found
     finally:
-        model.train(was_training)
+        for module, is_training in modes.items():
+            module.training = is_training
 
 
 def langevin_search(
