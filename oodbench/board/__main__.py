@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from oodbench.errors import MissingError, UserError
+from oodbench.errors import UserError
 from oodbench.report.__main__ import Rows
 from oodbench.results.boards import (
     RECORDS_FILE,
@@ -161,8 +161,8 @@ def run(
     if not chosen and frozen and (coming := datasets_to_come(board)):
         terminal(stderr=True).say(f"{to_come(coming)}; they are left out")
     if not dataset:
-        found = looked_up(sweep, data_dir)  # kept: a plan lists the folders of datasets in use once
-        sweep = possible(sweep, {k: v for k, v in found.items() if isinstance(v, MissingError)})
+        in_use: list[object] = []  # a folder is listed once while its dataset is in use
+        sweep = possible(sweep, lambda entry: in_use.append(looked_up(entry, data_dir)))
     if plan:
         made = make_plan(sweep, data_dir)
         show_plan(made, terminal())
@@ -180,7 +180,7 @@ def run(
         failed=True,
         stale=stale or "",
     )
-    counts = launch(sweep, options, terminal())
+    counts = launch(sweep, options)
     if among:
         more = f"All rows: `python -m oodbench.report table {name} {out} --notes`."
         print_sheet(board_sheet(beside_board(name, [out]), short=True), more=more)
@@ -290,7 +290,7 @@ def quickstart() -> None:
     sweep = restricted(protocol, ROWS, TRIALS, datasets=[DATASET])
     out = Path("results/board-quickstart")
     options = LaunchOptions(out=out, table=False, failed=True, stale="retrain")
-    counts = launch(sweep, options, terminal())
+    counts = launch(sweep, options)
     frames = beside_board(BOARD, [out])
     print_sheet(quickstart_sheet(frames), more="")
     if not is_complete(counts):

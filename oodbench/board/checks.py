@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from oodbench.algorithms import algorithms
-from oodbench.board.protocol import label_of, protocol_of, restricted
+from oodbench.board.protocol import protocol_of, restricted
 from oodbench.hparams import neutral_values
 from oodbench.results.boards import ENTRIES_FILE
 from oodbench.results.directory import Directory
@@ -25,7 +25,6 @@ from oodbench.results.tables import ROW, Tables
 from oodbench.selection import sees_test
 from oodbench.sweep.file import Entry, Row, Sweep, component
 from oodbench.sweep.plan import make_plan
-from oodbench.sweep.sources import indices
 
 WITHIN_ROW = ["trial", "draw", "test_environments"]
 """The columns that differ among the runs of a row."""
@@ -223,9 +222,7 @@ def _wrong_cells(
     runs: pd.DataFrame, protocol: Sweep, entry: Entry, sets: Iterable[tuple[str, ...]]
 ) -> list[str]:
     """What is wrong with a row unless it has exactly one run for each trial, draw and test set."""
-    draws = indices(protocol.hparam_draws, "hparam_draws")
-    trials = indices(protocol.on(entry).trials, "trials")
-    planned = list(itertools.product(trials, draws, sets))
+    planned = list(itertools.product(protocol.on(entry).trials, protocol.hparam_draws, sets))
     others = runs[~runs[WITHIN_ROW].apply(tuple, axis=1).isin(planned)]
     if len(others):
         return [_of_another_protocol(others, runs)]
@@ -237,7 +234,7 @@ def _wrong_cells(
 def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[str]:
     """How a row's specs differ from what the protocol declares."""
     spec = runs.iloc[0]
-    rows = {label_of(row): row for row in protocol.algorithms}
+    rows = {row.title: row for row in protocol.algorithms}
     if spec["label"] not in (*rows, spec["algorithm"]):
         return ["the protocol plans no such row"]
     row, settings = rows.get(spec["label"], Row(name=str(spec["label"]))), protocol.on(entry)
@@ -266,8 +263,7 @@ def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[
 
 
 def _keys(value: Any) -> dict[str, Any]:
-    """The keys of an average or adaptation, which may be only a name."""
-    return value if isinstance(value, dict) else {"name": value or "none"}
+    return value if isinstance(value, dict) else {"name": "none"}
 
 
 def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ import pandas as pd
 from filelock import FileLock
 
 from oodbench.board.checks import wrong_results
-from oodbench.board.protocol import label_of, protocol_of
+from oodbench.board.protocol import protocol_of
 from oodbench.errors import UserError
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.directory import Directory
@@ -122,7 +122,7 @@ def _in_order(runs: pd.DataFrame, protocol: Sweep) -> pd.DataFrame:
     """The runs by dataset and row in the order of the protocol; others come last."""
     listed = {
         "dataset_label": [entry.title for entry in protocol.datasets],
-        "label": [*map(label_of, protocol.algorithms)],
+        "label": [row.title for row in protocol.algorithms],
     }
 
     def place(names: "pd.Series[str]") -> "pd.Series[int]":

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE, columns_of, froze
 from oodbench.results.tables import weights_of
 from oodbench.selection import sees_test
 from oodbench.sweep.file import Entry, Row, Sweep, component, validate
-from oodbench.sweep.sources import indices
 from oodbench.terminal import terminal
 from oodbench.validation import parse
 from oodbench.yaml_values import read_yaml
@@ -47,7 +46,7 @@ def protocol_of(board: Path) -> Sweep:
             "several test environments out at once by a list of lists of names"
         )
     names = {
-        "algorithms": [label_of(row) for row in sweep.algorithms],
+        "algorithms": [row.title for row in sweep.algorithms],
         "datasets": [entry.title for entry in sweep.datasets],
     }
     for what, labels in names.items():
@@ -70,7 +69,7 @@ def restricted(
     Without `datasets` all are kept. Raises UserError for an unknown dataset, and for more trials or draws
     than the protocol has.
     """
-    listed = {label_of(item): item for item in protocol.algorithms}
+    listed = {row.title: row for row in protocol.algorithms}
     named = [label for row in rows for label in (listed if row == "all" else [row])]
     entries = {entry.title: entry for entry in protocol.datasets}
     for name in datasets:
@@ -78,8 +77,8 @@ def restricted(
             raise unknown("dataset", name, entries, f"the protocol {protocol.name}")
     chosen = [entries[name] for name in dict.fromkeys(datasets or entries)]
     planned = {
-        "draws": (draws, [indices(protocol.hparam_draws, "hparam_draws")]),
-        "trials": (trials, [indices(protocol.on(e).trials, "trials") for e in chosen]),
+        "draws": (draws, [protocol.hparam_draws]),
+        "trials": (trials, [protocol.on(entry).trials for entry in chosen]),
     }
     for what, (wanted, known) in planned.items():
         if wanted is not None and wanted > (most := max(map(len, known))):
@@ -90,19 +89,19 @@ def restricted(
         "protocol": protocol.name,
     }
     if draws is not None:
-        update["hparam_draws"] = list(indices(protocol.hparam_draws, "hparam_draws"))[:draws]
+        update["hparam_draws"] = protocol.hparam_draws[:draws]
     if trials is not None:
-        update["trials"] = list(indices(protocol.trials, "trials"))[:trials]
+        update["trials"] = protocol.trials[:trials]
         update["datasets"] = [_cut(entry, trials) for entry in chosen]
     return protocol.model_copy(update=update)
 
 
 def _cut(entry: Entry, trials: int) -> Entry:
-    own = entry.training
-    if "trials" not in own.model_fields_set:
+    training = entry.training
+    if "trials" not in training.model_fields_set:
         return entry
-    fewer = list(indices(own.trials, "trials"))[:trials]
-    return entry.model_copy(update={"training": own.model_copy(update={"trials": fewer})})
+    fewer = training.model_copy(update={"trials": training.trials[:trials]})
+    return entry.model_copy(update={"training": fewer})
 
 
 def with_features(sweep: Sweep, file: Path) -> Sweep:
@@ -152,18 +151,22 @@ def find_tier(board: Path, name: str | None) -> Tier:
     return known[name]
 
 
-def possible(sweep: Sweep, absent: Mapping[str, MissingError]) -> Sweep:
-    """The sweep without the datasets whose data or packages are `absent`, which are printed.
+def possible(sweep: Sweep, attempt: Callable[[Entry], object]) -> Sweep:
+    """The sweep without the datasets for which `attempt` raises MissingError, which are printed.
 
     Raises MissingError if no dataset is left.
     """
-    left = [entry for entry in sweep.datasets if entry.title not in absent]
-    if len(absent) == 1 and not left:
-        raise next(iter(absent.values()))
+    left: list[Entry] = []
     by_reason: dict[str, list[str]] = {}
-    for label, error in absent.items():
-        reason = f"`{error.command}` gets what is missing" if error.command else str(error)
-        by_reason.setdefault(reason, []).append(label)
+    for entry in sweep.datasets:
+        try:
+            attempt(entry)
+            left.append(entry)
+        except MissingError as error:
+            if len(sweep.datasets) == 1:
+                raise
+            reason = f"`{error.command}` gets what is missing" if error.command else str(error)
+            by_reason.setdefault(reason, []).append(entry.title)
     for reason, labels in by_reason.items():
         terminal(stderr=True).say(f"left out: {'; '.join(labels)}: {reason}")
     if not left:
@@ -178,15 +181,12 @@ def cache_features(sweep: Sweep, data_dir: Path) -> None:
     """
     from oodbench.datasets import make, require_files
 
+    def extract(entry: Entry) -> None:
+        dataset = require_files(make(FEATURES, entry.options, data_dir))
+        dataset.cache(os.cpu_count() or 1)
+
     entries = [entry for entry in sweep.datasets if entry.name == FEATURES]
-    missing: dict[str, MissingError] = {}
-    for entry in entries:
-        try:
-            dataset = require_files(make(FEATURES, entry.options, data_dir))
-            dataset.cache(os.cpu_count() or 1)
-        except MissingError as error:
-            missing[entry.title] = error
-    possible(sweep.model_copy(update={"datasets": entries}), missing)
+    possible(sweep.model_copy(update={"datasets": entries}), extract)
 
 
 def overview(board: Path) -> list[tuple[str, ...]]:
@@ -195,7 +195,7 @@ def overview(board: Path) -> list[tuple[str, ...]]:
 
     sweep, known, columns = protocol_of(board), tiers(board), ("dataset_label", "label")
     frozen = list(zip(*columns_of(board, columns), strict=True)) if frozen_datasets(board) else []
-    draws = len(indices(sweep.hparam_draws, "hparam_draws"))
+    draws = len(sweep.hparam_draws)
     rows: list[tuple[str, ...]] = []
     for entry in sweep.datasets:
         label, settings, options = entry.title, sweep.on(entry), entry.options
@@ -204,16 +204,9 @@ def overview(board: Path) -> list[tuple[str, ...]]:
         if sets == "each":
             sets = [[n] for n in make(of, {}).environments]
         count = sum(isinstance(each, list) for each in sets) or 1
-        runs = count * draws * len(indices(settings.trials, "trials")) * len(sweep.algorithms)
+        runs = count * draws * len(settings.trials) * len(sweep.algorithms)
         of_tiers = [n for n, tier in known.items() if not tier.datasets or label in tier.datasets]
         there = len({row for dataset, row in frozen if dataset == label})
         seen = weights_of(component(settings.network).hparams | options, of)
         rows.append((label, ", ".join(of_tiers), str(count), f"{runs:,}", str(there), seen))
     return rows
-
-
-def label_of(row: Row) -> str:
-    """The label of an entry of a sweep's `algorithms`."""
-    from oodbench.sweep.resolve import completed_row
-
-    return str(completed_row(row).label)

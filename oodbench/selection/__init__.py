@@ -200,13 +200,12 @@ def _frame(
 
 
 def require_evidence(
-    name: str, specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
+    rule: Rule, specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
 ) -> None:
     """Raise UserError if a rule can judge none of these runs.
 
     Rules that read more than a plan contains are not checked.
     """
-    rule = find_rule(name)
     if not {*rule.rows} <= {spec.label for spec in specs}:
         raise unserved(rule)
     with suppress(AttributeError, KeyError):

@@ -96,7 +96,7 @@ def plan(
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     load_plugins([*parsed.plugins, *(plugin or ())])
     made = make_plan(parsed, data_dir)
-    check_rules(parsed.keep_weights, made.runs.values())
+    check_rules(parsed.keep_weights, made.runs)
     if format_ == "json":
         typer.echo(as_json(made))
         return
@@ -198,7 +198,7 @@ def launch(
         vectorize=vectorize,
         observers=tuple(dict.fromkeys(observe or ())),
     )
-    if not is_complete(launch_sweep(parsed, options, terminal())):
+    if not is_complete(launch_sweep(parsed, options)):
         raise SystemExit(1)
 
 

@@ -1,4 +1,4 @@
-"""A sweep file: its keys and its protocol, read and checked."""
+"""Reads and checks a sweep file, and completes it by its protocol."""
 
 import copy
 import inspect
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from annotated_types import MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -20,11 +20,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 FREE_KEYS = ("name", "protocol", "algorithms", "trials", "plugins", "resources")
-"""The keys that a sweep under a protocol may set itself."""
+"""The keys that a sweep with a `protocol` may set."""
 MAX_INDEX = 2**31 - 1
-"""The largest trial, draw or step: records hold them in 32 bits."""
+"""The largest trial, draw or step, as records hold them in 32 bits."""
 LONGEST = 100_000_000
-"""The longest run timeout in seconds, three years: what a clock can count."""
+"""The longest run timeout in seconds (three years); clocks count no further."""
 
 
 def _plain_name(name: str) -> str:
@@ -34,17 +34,29 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _from_text(value: Any) -> Any:
-    """A number for a text such as 1e-3, as YAML reads it; 0 for one that is 0 in training."""
-    if isinstance(value, str):
+def _number(value: Any) -> Any:
+    if isinstance(value, str):  # YAML reads 1e-3, without a dot, as a text
         with suppress(ValueError):
             value = float(value)
+    # training flushes subnormal numbers to 0
     return 0.0 if isinstance(value, float) and abs(value) < sys.float_info.min else value
 
 
 def _whole(value: Any) -> Any:
-    """An integer for a whole number such as 500.0 or 5.0e2."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _indices(value: int | list[int]) -> Sequence[int]:
+    if isinstance(value, int):
+        return range(value)
+    if not value or len(set(value)) < len(value):
+        raise ValueError("not different numbers")
+    return value
+
+
+def _part(value: str | dict[str, Any]) -> dict[str, Any] | None:
+    values = {"name": value} if isinstance(value, str) else value
+    return None if values == {"name": "none"} else values
 
 
 def from_commas(value: Any) -> Any:
@@ -53,17 +65,22 @@ def from_commas(value: Any) -> Any:
 
 
 def _mapping(value: Any) -> Any:
-    """The mapping that a name, or `kind: KIND` in a list of algorithms, stands for."""
     if isinstance(value, dict) and value.keys() == {"kind"}:
         value = f"{KIND}{value['kind']}"
     return {"name": value} if isinstance(value, str) else value
 
 
 KIND = "kind: "
-"""The beginning of a text that stands for all methods of a kind, see `oodbench.registry.CHANGES`."""
+"""Begins a row's name that stands for all methods of a kind, see `oodbench.registry.CHANGES`."""
 Index = Annotated[int, Field(ge=0, le=MAX_INDEX), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1, le=MAX_INDEX), BeforeValidator(_whole)]
-Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_from_text)]
+Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_number)]
+if TYPE_CHECKING:  # what the validators make of a file's values
+    Indices = Sequence[int]
+    Part = dict[str, Any] | None
+else:
+    Indices = Annotated[Count | list[Index], AfterValidator(_indices)]
+    Part = Annotated[str | dict[str, Any], AfterValidator(_part)]
 Names = list[str | int | float]
 COUNTED = "a whole number from 1 on, or a list of different numbers from 0 on"
 TestSets = (
@@ -82,7 +99,7 @@ class Component(BaseModel):
 
     name: str = Field(description="a name")
     hparams: dict[str, Any] = Field(default={}, description="names with values")
-    """A value, or a list with one for each hparam draw: draw 0 takes the first."""
+    """A value, or a list with a value for each hparam draw: draw 0 takes the first."""
 
 
 class Training(BaseModel):
@@ -95,7 +112,7 @@ class Training(BaseModel):
     validation_environments: Literal["default", "none"] | Count | Names = Field(
         default="default", description="default, none, a whole number from 1 on, or a list of names"
     )
-    trials: Count | list[Index] = Field(default=3, description=COUNTED)
+    trials: Indices = Field(default=3, validate_default=True, description=COUNTED)
     steps: Literal["default"] | Count = Field(
         default="default", description="default or a whole number from 1 on"
     )
@@ -109,10 +126,10 @@ class Training(BaseModel):
 
 
 class DatasetSettings(Training):
-    """A sweep's settings of the training on one dataset, under the dataset's key `training`."""
+    """The key `training` of a dataset, which overrides the sweep's settings."""
 
     hparams: dict[str, Any] = Field(default={}, description="names with values")
-    """Values or ranges of hyperparameters that all methods have; a row's own take precedence."""
+    """Values or ranges of hyperparameters that all methods have; those of a row take precedence."""
 
 
 class Entry(BaseModel):
@@ -122,12 +139,12 @@ class Entry(BaseModel):
 
     name: str = Field(description="a text")
     label: str | None = Field(default=None, description="a text")
-    """The dataset as tables call it."""
+    """The dataset's name in tables."""
     training: DatasetSettings = Field(
         default_factory=DatasetSettings, description="names with values"
     )
     ceiling: dict[str, Any] = Field(default={}, description="names with values")
-    """Options of the data of rows that are ceilings."""
+    """The dataset's options for rows that are ceilings."""
 
     @property
     def title(self) -> str:
@@ -144,35 +161,55 @@ class Row(Component):
     """An algorithm of a sweep."""
 
     label: str | None = Field(default=None, min_length=1, description="a text")
-    """The row of the table; the algorithm's name by default."""
+    """The row's name in tables; by default see `title`."""
     network: dict[str, Any] = Field(default={}, description="names with values")
     """Hyperparameters of the row's network, which override those of the sweep."""
-    average: str | dict[str, Any] = Field(
-        default="none", description="none, a name, or a mapping with the key name and numbers"
-    )
-    """The evaluated weights: the last ones, or an average of `oodbench.train.averages`."""
-    adapt: str | dict[str, Any] = Field(
+    average: Part = Field(
         default="none",
+        validate_default=True,
+        description="none, a name, or a mapping with the key name and numbers",
+    )
+    """The average of `oodbench.train.averages` that is evaluated; None: the last weights."""
+    adapt: Part = Field(
+        default="none",
+        validate_default=True,
         description="none, a name, or a mapping with the key name and hyperparameters",
     )
-    """The adaptation of `oodbench.adaptations` by which predictions are made, or none."""
+    """The adaptation of `oodbench.adaptations` by which predictions are made, if any."""
     ceiling: bool = Field(default=False, description="true or false")
-    """Whether the row shows what could be reached, such as training on grayscale or on clean labels: it
+    """Whether the row shows what could be reached, as by training on grayscale images or clean labels. It
     stands in grey under the others, and is neither ranked nor compared."""
     options: dict[str, Any] = Field(default={}, description="names with values")
-    """Options of a ceiling's data, which override each dataset's; other rows have none."""
+    """Options of a ceiling's data, which override those of each dataset; other rows have none."""
+
+    @property
+    def title(self) -> str:
+        """The label, or else the names of the algorithm, its average and its adaptation, joined.
+
+        Raises UserError for an unknown average.
+        """
+        if self.label is not None:
+            return self.label
+        parts = [self.name]
+        if self.average is not None:
+            from oodbench.train.averages import AVERAGES, numbers
+
+            parts.append(AVERAGES[numbers(self.average)["name"]].label)
+        if self.adapt is not None:
+            parts.append(str(self.adapt.get("name")))
+        return " + ".join(parts)
 
 
 class Sweep(Training):
-    """A sweep file. docs/guide/sweep.md shows every key; a description completes "KEY must be"."""
+    """A sweep file; docs/guide/sweep.md explains every key. A description completes "KEY must be"."""
 
     name: Annotated[str, AfterValidator(_plain_name)] = Field(
         max_length=200, description="a short name of letters, digits and signs, inside results/"
     )
     protocol: str | None = Field(default=None, description="the name of a sweep in sweeps/")
-    """The name in sweeps/ of the protocol that it is under, see `under`."""
+    """The protocol in sweeps/ that completes the file, see `under`."""
     plugins: list[str] = Field(default=[], description="a list of names of modules")
-    """The modules of the user's own methods and datasets, which are imported first."""
+    """Modules with the user's methods and datasets, which are imported first."""
     datasets: list[Annotated[Entry, BeforeValidator(_mapping)]] = Field(
         min_length=1, description="a list of names, or of mappings with the key name and options"
     )
@@ -183,43 +220,43 @@ class Sweep(Training):
         min_length=1,
         description="all, or a list with names, mappings with the key name, or `kind: KIND`",
     )
-    hparam_draws: Count | list[Index] = Field(default=1, description=COUNTED)
+    hparam_draws: Indices = Field(default=1, validate_default=True, description=COUNTED)
     draws: Literal["shared", "per trial"] = Field(
         default="shared", description="shared or per trial"
     )
-    """Whether a draw has the same values in all trials, or others in each, so that the
-    spread over trials includes that of the search."""
+    """Whether a draw has the same values in all trials, or different values in each. Then the spread over
+    trials includes that of the search."""
     hparams_from: str | None = Field(
         default=None, min_length=1, description="a results directory, as a text"
     )
-    """The results directory of an earlier sweep, in which `selection` chooses each row's hyperparameters
-    once. `hparam_draws` is then ignored, and the trials must be others than those of that sweep."""
+    """The results directory of an earlier sweep, whose runs decide each row's hyperparameters by the rule
+    `selection`. `hparam_draws` is then ignored, and the trials must differ from those of that sweep."""
     shared_quantiles: bool = Field(default=True, description="true or false")
-    """Whether a draw has the hyperparameters that all methods have, and those of the network, at the
-    same quantile for all methods."""
+    """Whether the network's hyperparameters, and those that all methods have, are at the same quantile for
+    all methods in a draw."""
     precision: Literal["float32", "tf32", "bfloat16"] = Field(
         default="float32", description="float32, tf32 or bfloat16"
     )
-    """The precision of runs: `tf32` is for products on CUDA devices; with `bfloat16` the network runs by
-    autocast while it is trained, and optimizers, masks and evaluations stay in float32."""
+    """The precision of runs: `tf32` for matrix products on CUDA devices, `bfloat16` by autocast for the
+    network's training. Optimizers, masks and evaluations stay in float32."""
     channels_last: bool = Field(default=False, description="true or false")
-    """Whether images lie in memory with their channels side by side, which suits tensor cores."""
+    """Whether images are stored channels last, which suits tensor cores."""
     arithmetic: Literal["portable", "native"] = Field(
         default="portable", description="portable or native"
     )
-    """Whether runs on a CPU have the same bits on every x86-64 processor, or those of its fastest code."""
+    """Whether runs on a CPU have the same bits on every x86-64 processor, or use its fastest code."""
     selection: str | None = Field(default=None, description="the name of a selection rule")
-    """The selection rule of its tables; None: `val_env` where validation environments are held out,
-    else `train_val`."""
+    """The selection rule of the tables; None: `val_env` if validation environments are held out, else
+    `train_val`."""
     attributes: Literal["training", "validation", "unknown"] = Field(
         default="training", description="training, validation or unknown"
     )
     """Where examples' attributes are known (the settings of arXiv:2302.12254): with `validation` no method
-    sees them, with `unknown` no selection rule either. Metrics of test environments always do."""
+    sees them, with `unknown` no selection rule either. Metrics of test environments always see them."""
     keep_weights: Annotated[list[str], BeforeValidator(from_commas)] = Field(
         default=[], description="names of selection rules, or last"
     )
-    """The selection rules whose weights each run keeps, and `last`; `--keep-weights` says otherwise."""
+    """The selection rules whose weights each run keeps, or `last`; `--keep-weights` overrides them."""
     run_timeout: float | None = Field(
         default=None,
         gt=0,
@@ -228,16 +265,16 @@ class Sweep(Training):
     )
     """Seconds after which a run that has not ended counts as failed."""
     resources: dict[str, Any] = Field(default={}, description="names with values")
-    """Resources of the runs; keys of the launcher's `Resources`."""
+    """Resources of the runs: keys of the `Resources` of launchers."""
 
     def on(self, entry: Entry) -> "Sweep":
-        """The sweep with the settings of the training on a dataset in place of its own."""
+        """The sweep with the settings that a dataset's `training` overrides."""
         given = entry.training.model_fields_set & Training.model_fields.keys()
         return self.model_copy(update={key: getattr(entry.training, key) for key in given})
 
 
 def component(named: str | Component) -> Component:
-    """A network that may be given by its name alone."""
+    """The component, which may be given as a name."""
     return Component(name=named) if isinstance(named, str) else named
 
 
@@ -268,7 +305,7 @@ class Keys(TypedDict, total=False):
 
 
 def takes_keys(function: Callable[P, R]) -> Callable[P, R]:
-    """Have the signature and the help of a function with `**keys: Unpack[Keys]` list the keys.
+    """Decorate a function with `**keys: Unpack[Keys]`: its signature and its help list the keys.
 
     An unknown argument raises UserError with the nearest name.
     """
@@ -308,14 +345,14 @@ def find_sweep(sweep: str) -> Path:
 
 
 def named_sweeps() -> dict[str, Path]:
-    """The files of sweeps/, protocols among them, by their names."""
+    """The files of sweeps/ and its folders, by their names without suffix."""
     return {path.stem: path for path in sorted(folder("sweeps").rglob("*.yaml"))}
 
 
 def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError as `validate`.
 
-    A key with dots is a path into lists and mappings, such as `algorithms.0.hparams.lr`.
+    A dotted key is a path into lists and mappings, such as `algorithms.0.hparams.lr`.
     """
     values = _file(path)
     for key, value in assignments("--set", settings).items():
@@ -331,7 +368,7 @@ def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] 
 
 
 def name_of(path: Path) -> str:
-    """The name of the sweep in a YAML file, or of its protocol; raises UserError if it has none."""
+    """The name in a sweep file, or in its protocol; raises UserError without a name."""
     values = _file(path)
     if values.get("protocol") is not None:
         values = _file(find_sweep(str(values["protocol"]))) | values
@@ -352,15 +389,15 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _assign(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set a value; a component given by its name alone becomes a mapping, and missing ones are made."""
+    """Set the value at a dotted path. A name on the way becomes a mapping, and missing mappings are made."""
     *parents, last = path.split(".")
     at: Any = values
     for i, key in enumerate([*parents, last]):
-        place = ".".join(parents[:i])
+        before = ".".join(parents[:i])
         if isinstance(at, list) and not (key.isdecimal() and int(key) < len(at)):
-            raise UserError(f"--set {path}: {place} has the places 0 to {len(at) - 1}, not '{key}'")
+            raise UserError(f"--set {path}: {before} has the items 0 to {len(at) - 1}, not '{key}'")
         if not isinstance(at, list | dict):
-            raise UserError(f"--set {path}: {place} is {at!r}, which has no '{key}'")
+            raise UserError(f"--set {path}: {before} is {at!r}, which has no '{key}'")
         index: Any = int(key) if isinstance(at, list) else key
         if i == len(parents):
             at[index] = value
@@ -380,10 +417,10 @@ def _drop_own_trials(values: dict[str, Any]) -> None:
 def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) -> dict[str, Any]:
     """The values of a sweep, completed by those of the protocol that it names.
 
-    A protocol is a sweep in sweeps/protocols/ that never changes, as what would move a number is
-    another protocol with another name (`tests/golden/protocols.json` freezes each). A sweep under it
-    adds methods and trials. An algorithm that is given by its name alone has the protocol's
-    hyperparameters, if the protocol lists it. Raises UserError for a sweep that contradicts its protocol.
+    A protocol is a sweep in sweeps/protocols/ that never changes: other numbers need a protocol with
+    another name (`tests/golden/protocols.json` freezes each). A sweep under a protocol adds methods and
+    trials. An algorithm that is given as a name has the protocol's hyperparameters, if the protocol lists
+    it. Raises UserError for a sweep that contradicts its protocol.
     """
     name = protocol["name"]
     for key, value in values.items():
@@ -420,13 +457,13 @@ def _label(item: Any) -> str | None:
 
 
 def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ()) -> Sweep:
-    """Make a sweep of plain values; raises UserError with all that is wrong with them, by key.
+    """Make a sweep of plain values; raises UserError with all mistakes in them, by key.
 
-    The file's plug-ins and further `plugins` are imported for a selection rule that is not known without
-    them, and where something is wrong: unknown names are then listed, too.
+    If there are any, unknown names are listed, too; for these the file's plug-ins and further `plugins` are
+    imported.
     """
     try:
-        sweep = Sweep.model_validate(values)
+        return Sweep.model_validate(values)
     except ValidationError as error:
         problems = explain(error, values, Sweep)
         named = values.get("plugins")
@@ -437,18 +474,6 @@ def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ())
         except UserError as failure:
             problems.append(str(failure))
         raise UserError(several(place, problems)) from error
-    if sweep.selection is not None:
-        from oodbench.selection import find_rule, selection_rules
-
-        if sweep.selection.partition(":")[0] not in selection_rules:
-            load_plugins([*sweep.plugins, *plugins])
-        rule = find_rule(sweep.selection, place)
-        if sweep.attributes == "unknown" and rule.sees_attributes:
-            raise UserError(
-                f"{place}: the selection {sweep.selection} sees attributes, which `attributes: unknown` "
-                f"rules out; {rule.name}:worst_class_accuracy does not"
-            )
-    return sweep
 
 
 def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Launches all runs of a sweep, or some of them by id, and decides about those that are stored.
+"""Launches the runs of a sweep, or some runs by id, and decides what becomes of stored runs.
 
-A sweep goes through a launch in this order: its plan, then what its results directory holds, then a
-launcher, then the leaderboard. A launch with nothing to train starts no process and writes nothing.
+A sweep passes through a launch in this order: its plan, what its results directory holds, a launcher, the
+leaderboard. A launch with nothing to train starts no process and writes nothing.
 """
 
 import json
@@ -21,7 +21,7 @@ from oodbench.arithmetic import lost_here
 from oodbench.errors import PLUGIN_HINT, UserError, missing_package, wrong_result
 from oodbench.identity import Digests
 from oodbench.registry import load_plugins
-from oodbench.results.directory import LAST, ROW_LABELS, Directory, compact
+from oodbench.results.directory import LAST, PLAN_KEY, ROW_LABELS, Directory, compact
 from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
 from oodbench.results.run_spec import DIWA, RunSpec, State
@@ -31,7 +31,7 @@ from oodbench.sweep.file import Sweep
 from oodbench.sweep.launchers import Job, Launcher, RunStatus, launchers, statuses_on_disk
 from oodbench.sweep.launchers import LaunchOptions as LaunchOptions
 from oodbench.sweep.plan import Plan, make_plan, show_plan
-from oodbench.terminal import Terminal, counted, printable, terminal
+from oodbench.terminal import counted, printable, terminal
 from oodbench.train.digests import digests_now
 from oodbench.validation import short
 
@@ -54,15 +54,14 @@ RETRAIN, KEEP = "retrain", "keep"
 OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
 
 
-def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None) -> Counter[State]:
+def launch(sweep: Sweep, options: LaunchOptions) -> Counter[State]:
     """Train the runs of a sweep that have not ended yet, and print its leaderboard.
 
     Returns the number of runs of the sweep by state, empty after a dry run. Repeating an interrupted
     launch resumes it. Raises UserError for what cannot be launched, and KeyboardInterrupt when it is
     interrupted.
     """
-    console = console or terminal()
-    results = Directory(options.out)
+    console, results = terminal(), Directory(options.out)
     stored = results.plan() if (results.path / "sweep.json").exists() else {}
     sweep = _continued(sweep, stored)
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
@@ -78,11 +77,8 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     if not plan.runs:
         cells = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
         raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(cells))}")
-    options = _complete(options, sweep, plan, plugins)
-    plan, before, again = _with_stored(plan, results, stored, options, console)
-    left = {
-        i for i, s in before.items() if not s.final or (options.failed and not s.complete)
-    } | again
+    options = _complete(options, plan, plugins)
+    plan, before, left, again = _with_stored(plan, results, stored, options)
     ids = tuple(i for i in plan.runs if i in left)
     job = Job(name=sweep.name, results=results, specs=plan.runs, ids=ids, options=options)
     if options.dry_run:
@@ -96,44 +92,38 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         digests_now(job.specs, options.data_dir, results.path)
     trained: dict[str, State] = {}
     if ids or changed or results.names("runs") or len(ended(results.path).parts) > 1:
-        # a worker would take a broken run for ended
-        results.start_anew(again | {i for i in ids if before[i] is State.BROKEN})
-        with compacting(results, console):
-            trained = _trained(job, launcher, console)
-    now = statuses_on_disk(results, ids)
-    states = {**before, **{i: status.state for i, status in now.items()}}
+        results.start_anew(again)
+        with compacting(results):
+            trained = _trained(job, launcher)
+    now = {i: status.state for i, status in statuses_on_disk(results, ids).items()}
     if queued := sum(state is State.QUEUED for state in trained.values()):
         console.say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
-        return Counter({**states, **trained}.values())
-    _report(job, trained, states, console)
-    return Counter(states.values())
+        return Counter({**before, **now, **trained}.values())
+    _report(job, trained, {**before, **now})
+    return Counter({**before, **now}.values())
 
 
-def _complete(
-    options: LaunchOptions, sweep: Sweep, plan: Plan, plugins: tuple[str, ...]
-) -> LaunchOptions:
-    """The options with what the sweep's file says; raises UserError for rules that runs cannot serve."""
-    rule = None if sweep.selection is None else find_rule(sweep.selection)
-    if rule is not None and rule.reads_predictions and not options.keep_predictions:
-        raise UserError(f"selection {rule.name} reads predictions: add --keep-predictions")
-    rules = options.keep_weights or tuple(sweep.keep_weights)
+def _complete(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> LaunchOptions:
+    """The options with those of the sweep's file; raises UserError for rules that cannot judge the runs."""
+    if plan.rule is not None and plan.rule.reads_predictions and not options.keep_predictions:
+        raise UserError(f"selection {plan.rule.name} reads predictions: add --keep-predictions")
     return replace(
         options,
         plugins=plugins,
         observers=tuple(_usable(options.observers)),
-        keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
-        run_timeout=options.run_timeout or sweep.run_timeout,
-        resources=sweep.resources,
+        keep_weights=check_rules(options.keep_weights or plan.sweep.keep_weights, plan.runs),
+        run_timeout=options.run_timeout or plan.sweep.run_timeout,
+        resources=plan.sweep.resources,
     )
 
 
 def _usable(names: Iterable[str]) -> Iterator[str]:
-    """The observers whose packages are here; says how to get the others."""
+    """The observers whose packages are installed; prints how to install the others."""
     from oodbench.train.observers import observers
 
     for name in names:
         package = observers.get(name, hint=PLUGIN_HINT).package
-        # wandb leaves folders of its name, which Python would take for a package without a file
+        # wandb leaves folders of its name, which Python takes for a package without a file
         if package and getattr(find_spec(package), "origin", None) is None:
             error = missing_package(f"the observer {name}", package, name)
             terminal().say(f"{error}; the runs go on without it.")
@@ -142,10 +132,7 @@ def _usable(names: Iterable[str]) -> Iterator[str]:
 
 
 def _continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
-    """The sweep, with the plug-ins and the kind of draws that a stored plan, if any, has.
-
-    The plan's plug-ins come first; its draws are kept unless the file sets them.
-    """
+    """The sweep with the plug-ins of a stored plan, and with its kind of draws unless the file sets them."""
     settings = stored.get("settings", {})
     kept = {
         key: settings["sweep"][key]
@@ -157,7 +144,6 @@ def _continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
 
 
 def _shared_keys(plan: Plan) -> dict[str, Any]:
-    """The values of a plan in which all launches into one results directory agree."""
     shared = plan.sweep.model_dump(mode="json", include=SHARED_KEYS)
     return shared | ({"hparams_from": dict(plan.chosen)} if plan.chosen else {})
 
@@ -169,7 +155,7 @@ def store_plan(
     stored: Mapping[str, Any] | None = None,
     replacing: bool = False,
 ) -> bool:
-    """Add a plan to a results directory unless it equals what is `stored` there; returns whether it did.
+    """Add a plan to a results directory unless it equals the `stored` plan; returns whether it was added.
 
     For `replacing` see `Directory.write_plan`. Raises UserError if the directory holds anything but earlier
     launches of this sweep.
@@ -194,40 +180,45 @@ def store_plan(
     return is_new
 
 
+_place = attrgetter(*PLAN_KEY)
+
+
 def _with_stored(
-    plan: Plan,
-    results: Directory,
-    stored: Mapping[str, Any],
-    options: LaunchOptions,
-    console: Terminal,
-) -> tuple[Plan, dict[str, State], frozenset[str]]:
-    """The plan with the stored runs that are kept, the state of each run, and the ids to train again.
+    plan: Plan, results: Directory, stored: Mapping[str, Any], options: LaunchOptions
+) -> tuple[Plan, dict[str, State], set[str], set[str]]:
+    """The plan with the stored runs that are kept, the runs' states, and the ids to train and to start anew.
 
     Prints which runs are stale; raises UserError for them unless `options.stale` says what to do.
     """
     for sentence in ended(results.path).wrong:
-        console.say(f"{sentence}.")
-    places = {_place(spec): spec for spec in plan.rows}
+        terminal().say(f"{sentence}.")
+    planned = {_place(spec): spec for spec in plan.rows}
     rows = stored.get("rows")
     known = [] if rows is None else specs_of(rows[~rows["id"].isin([*plan.runs])])
-    _check_datasets(results, plan, [s for s in known if _place(s) not in places])
-    replaced = {s.id: s for s in known if _place(s) in places}
+    _check_datasets(results, plan, [s for s in known if _place(s) not in planned])
+    replaced = {s.id: s for s in known if _place(s) in planned}
     both = {**replaced, **plan.runs}
     statuses = statuses_on_disk(results, both)
     here = digests_now(plan.runs, options.data_dir, results.path) if stored else {}
     found = reasons(results, both, statuses, here)
     old = settled(found, options.stale)
     for reason in found:
-        console.say(f"{reason.sentence}{'; ' + OUTCOME[options.stale] if reason.is_known else ''}.")
-    again = old & plan.runs.keys()
+        outcome = f"; {OUTCOME[options.stale]}" if reason.is_known else ""
+        terminal().say(f"{reason.sentence}{outcome}.")
     if options.stale == KEEP:
-        places |= {_place(replaced[i]): replaced[i] for i in old & replaced.keys()}
-        plan, again = replace(plan, rows=[places[_place(spec)] for spec in plan.rows]), frozenset()
-    return plan, {i: statuses[i].state for i in plan.runs}, again
+        planned |= {_place(replaced[i]): replaced[i] for i in old & replaced.keys()}
+        plan, old = replace(plan, rows=[planned[_place(spec)] for spec in plan.rows]), frozenset()
+    states = {i: statuses[i].state for i in plan.runs}
+    again = {i for i in plan.runs if i in old}
+    left = again | {
+        i for i, s in states.items() if not s.final or (options.failed and not s.complete)
+    }
+    # a worker would take a broken run for ended
+    return plan, states, left, again | {i for i in left if states[i] is State.BROKEN}
 
 
 def _check_datasets(results: Directory, plan: Plan, kept: Sequence[RunSpec]) -> None:
-    """Raise UserError if rows that stay were trained on a dataset otherwise than those of the plan."""
+    """Raise UserError if runs that stay were trained on a dataset otherwise than the plan's runs."""
     now: dict[str, list[dict[str, Any]]] = {}
     for spec in plan.rows if kept else ():
         if not spec.ceiling:
@@ -248,10 +239,9 @@ def _check_datasets(results: Directory, plan: Plan, kept: Sequence[RunSpec]) -> 
 
 
 def _training(spec: RunSpec) -> dict[str, Any]:
-    """The fields TRAINING as they are stored, and each option by its name."""
     values: dict[str, Any] = {key: vars(spec)[key] for key in TRAINING}
     values |= {f"option {name}": value for name, value in values.pop("options").items()}
-    stored: dict[str, Any] = json.loads(json.dumps(values))
+    stored: dict[str, Any] = json.loads(json.dumps(values))  # tuples are stored as lists
     return stored
 
 
@@ -262,23 +252,24 @@ def reasons(
     here: Mapping[str, Digests] | None = None,
 ) -> list[Stale]:
     """The reasons why runs with a result or a checkpoint are stale, see `stale`."""
+
+    def has_begun(run_id: str) -> bool:
+        state = statuses[run_id].state
+        return state.complete or (state.at_rest and results.run(run_id).checkpoint.exists())
+
     trained = [
         Trained(
             *(i, spec.algorithm, spec.network, spec.dataset, spec.dataset_name),
             *(statuses[i].provenance, str(results.path)),
         )
         for i, spec in specs.items()
-        if statuses[i].provenance and _has_begun(results, i, statuses[i].state)
+        if statuses[i].provenance and has_begun(i)
     ]
     return stale(trained, here)
 
 
-def _has_begun(results: Directory, run_id: str, state: State) -> bool:
-    return state.complete or (state.at_rest and results.run(run_id).checkpoint.exists())
-
-
 def settled(found: Sequence[Stale], wish: str) -> frozenset[str]:
-    """The ids of stale runs; raises UserError if there are any and no wish says what to do with them."""
+    """The ids of stale runs; raises UserError if there are any and `wish` is empty."""
     known = [reason for reason in found if reason.is_known]
     if known and not wish:
         raise UserError(
@@ -288,40 +279,23 @@ def settled(found: Sequence[Stale], wish: str) -> frozenset[str]:
     return frozenset(i for reason in known for i in reason.ids)
 
 
-def _place(spec: RunSpec) -> tuple[Any, ...]:
-    return spec.dataset_name, spec.label, spec.test_environments, spec.draw, spec.trial
-
-
-def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ...]:
-    """The rules by which runs keep weights, each once; raises UserError for an impossible one."""
-    specs = list(specs)
+def check_rules(rules: Sequence[str], runs: Mapping[str, RunSpec]) -> tuple[str, ...]:
+    """The rules by which runs keep weights, each once; raises UserError for an impossible rule."""
     for rule in [find_rule(name, "keep_weights") for name in rules if name != LAST]:
         if not rule.judges_alone:
             raise UserError(
                 f"weights cannot be kept by {rule.name}: it judges a run by others, which may end later"
             )
-        if not rule.judged(specs):
+        if not rule.judged([*runs.values()]):
             raise UserError(f"weights cannot be kept by {rule.name}: it needs {rule.needs}")
     return tuple(dict.fromkeys(rules))
 
 
-def lacking(
-    results: Directory, specs: Mapping[str, RunSpec], rules: Sequence[str]
-) -> dict[str, int]:
-    """How many of these complete runs lack the weights of each rule that could judge them."""
-    kept = results.kept_weights(specs) if rules else {}
-    counts = {}
-    for rule in rules:
-        judged = set(specs) if rule == LAST else find_rule(rule).judged(list(specs.values()))
-        counts[rule] = sum(rule not in [r for r, _ in kept.get(i, ())] for i in judged)
-    return {rule: count for rule, count in counts.items() if count}
-
-
-def _trained(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
+def _trained(job: Job, launcher: Launcher) -> dict[str, State]:
     try:
         states: object = launcher.launch(job) if job.ids else {}
     except KeyboardInterrupt:
-        console.say("Interrupted; the same launch goes on where it was.")
+        terminal().say("Interrupted; the same launch goes on where it was.")
         raise
     if not isinstance(states, dict):
         who = f"the launcher {type(launcher).__name__}"
@@ -330,7 +304,7 @@ def _trained(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State
 
 
 @contextmanager
-def compacting(results: Directory, console: Terminal) -> Iterator[None]:
+def compacting(results: Directory) -> Iterator[None]:
     """Move ended runs into the tables while runs are trained, and at the end."""
     stopped = threading.Event()
 
@@ -349,26 +323,23 @@ def compacting(results: Directory, console: Terminal) -> Iterator[None]:
         try:
             compact(results)
         except (OSError, UserError) as error:
-            console.say(f"Ended runs stay in their folders: {error}")
+            terminal().say(f"Ended runs stay in their folders: {error}")
 
 
-def _report(
-    job: Job, trained: Mapping[str, State], states: Mapping[str, State], console: Terminal
-) -> None:
-    counts = Counter(states.values())
+def _report(job: Job, trained: Mapping[str, State], states: Mapping[str, State]) -> None:
+    console, counts = terminal(), Counter(states.values())
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     console.say(f"{summary} of {counted(len(job.specs), 'run')} in {job.results.path}")
-    elsewhere = sum(state is State.ELSEWHERE for state in trained.values())
-    if elsewhere:
+    if elsewhere := sum(state is State.ELSEWHERE for state in trained.values()):
         console.say(f"Another launch is training {counted(elsewhere, 'run')}.")
     complete = {i: job.specs[i] for i, state in states.items() if state.complete}
-    for rule, runs in lacking(job.results, complete, job.options.keep_weights).items():
+    for rule, count in _lacking(job, complete):
         console.say(
-            f"Ended without the weights of {rule}, and not trained again: {counted(runs, 'run')}. "
+            f"Ended without the weights of {rule}, and not trained again: {counted(count, 'run')}. "
             "A launch into a new directory trains them and keeps the weights."
         )
     if job.options.table and complete:
-        _print_leaderboard(job.results, console)
+        _print_leaderboard(job.results)
     if State.FAILED in counts or State.BROKEN in counts:
         console.say(
             f"`python -m oodbench.sweep status {job.results.path}` shows why runs failed; the same launch "
@@ -376,7 +347,18 @@ def _report(
         )
 
 
-def _print_leaderboard(results: Directory, console: Terminal) -> None:
+def _lacking(job: Job, complete: Mapping[str, RunSpec]) -> Iterator[tuple[str, int]]:
+    """The rules that could judge some complete runs without having kept weights, with their number."""
+    rules = job.options.keep_weights
+    kept = job.results.kept_weights(complete) if rules else {}
+    for rule in rules:
+        judged = {*complete} if rule == LAST else find_rule(rule).judged([*complete.values()])
+        count = sum(rule not in {name for name, _ in kept.get(i, ())} for i in judged)
+        if count:
+            yield rule, count
+
+
+def _print_leaderboard(results: Directory) -> None:
     from oodbench.report.tables import print_sheet
     from oodbench.report.tables.leaderboard import leaderboard
     from oodbench.report.tables.sheet import sheet
@@ -386,14 +368,11 @@ def _print_leaderboard(results: Directory, console: Terminal) -> None:
         more = f"`python -m oodbench.report table {results.path} --notes` says more."
         print_sheet(sheet(leaderboard(joined([results.path]))), more=more)
     except UserError as error:  # the runs are trained even if this selection rule cannot judge them
-        console.say(f"no table: {error}")
+        terminal().say(f"no table: {error}")
 
 
 def is_complete(counts: Mapping[State, int]) -> bool:
-    """Whether every run has a result or will get one elsewhere, by the counts of `launch`.
-
-    The latter are queued on a cluster or trained by another launch.
-    """
+    """Whether every run in the counts of `launch` has a result, is queued, or is trained elsewhere."""
     return all(state.complete or state in (State.QUEUED, State.RUNNING) for state in counts)
 
 
@@ -402,14 +381,14 @@ def launch_specs(
 ) -> Counter[State]:
     """Train runs of any sweep, by id, without printing a leaderboard.
 
-    They are added to the plan of the results directory of the sweep `name`. Returns the number of `ids`
-    by state. Raises as `launch` does.
+    The runs are added to the plan of the results directory, whose sweep is called `name`. Returns the
+    number of `ids` by state. Raises as `launch` does.
     """
     load_plugins(options.plugins)
     launcher, results = launchers.get(options.launcher)(), Directory(options.out)
     launcher.warm_up()
     job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
     results.write_plan(name, {"plugins": list(options.plugins)}, [*job.specs.values()])
-    with compacting(results, terminal()):
-        _trained(job, launcher, terminal())
+    with compacting(results):
+        _trained(job, launcher)
     return Counter(status.state for status in statuses_on_disk(results, ids).values())

@@ -1,4 +1,4 @@
-"""The plan of a sweep: everything that its file names, its runs, and the cells that are impossible."""
+"""Makes the plan of a sweep: its runs, and the cells that are impossible."""
 
 import json
 import warnings
@@ -15,11 +15,11 @@ from oodbench.metrics import computed_names, recorded_names
 from oodbench.notes import Finding, sentences
 from oodbench.results.run_spec import OPTIONS, RunSpec
 from oodbench.results.tables import chosen_once
-from oodbench.selection import find_rule, require_evidence
+from oodbench.selection import Rule, find_rule, require_evidence
 from oodbench.sweep import resolve, sources
 from oodbench.sweep.file import Row, Sweep, validate
 from oodbench.sweep.launchers import check_resources
-from oodbench.sweep.sources import Measured, Problems, Source, indices
+from oodbench.sweep.sources import Measured, Problems, Source
 from oodbench.terminal import Terminal, counted
 
 if TYPE_CHECKING:
@@ -45,25 +45,27 @@ class Plan:
 
     sweep: Sweep
     rows: list[RunSpec]
-    """The runs in the order of the sweep. One that stands in several rows is there once for each."""
+    """The runs in the order of the sweep; a run of several rows is listed once for each row."""
     impossible: list[Impossible]
+    rule: Rule | None = None
+    """The selection rule that the file names, if any."""
     chosen: Mapping[str, Any] | None = None
-    """How an earlier sweep has chosen the hyperparameters, if the file names one."""
+    """How an earlier sweep chose the hyperparameters, if the file names that sweep."""
     notes: tuple[str, ...] = ()
     """What is unusual in the data, see `Dataset.notes` and `Finding`, and in files of weights."""
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
-    """What an audit finds in the data, by the dataset's label."""
+    """The findings of an audit of the data, by the dataset's label."""
 
     @cached_property
     def runs(self) -> dict[str, RunSpec]:
-        """The runs to train by id, each in the first of its rows."""
+        """The runs by id, each in the first of its rows."""
         runs: dict[str, RunSpec] = {}
         for spec in self.rows:
             runs.setdefault(spec.id, spec)
         return runs
 
     def only(self, place: str) -> RunSpec:
-        """The run of a plan that has one; raises UserError for others, with the reason against a run."""
+        """The single run of the plan; raises UserError for any other number, with the reason for none."""
         if self.impossible and not self.runs:
             raise UserError(f"{place}: {self.impossible[0].reason}")
         if len(self.runs) != 1:
@@ -75,7 +77,7 @@ class Cell(NamedTuple):
     """A row on a dataset with a set of test environments."""
 
     dataset: Any
-    """The dataset, with the options of the row if that is a ceiling."""
+    """The dataset; for a ceiling with the row's options."""
     algorithm: "type[Algorithm]"
     runs: list[RunSpec]
 
@@ -83,15 +85,17 @@ class Cell(NamedTuple):
 def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
     """The runs of a sweep and its impossible cells, by dataset, test environments, then row.
 
-    All names are looked up, hyperparameters drawn, and data loaded. Raises one UserError for all
-    unknown names, impossible values of algorithms and networks, wrong environments and missing data; then
-    for runs without an environment or example left to train on, and for runs that the sweep's
-    selection rule cannot judge. If the runs are to be trained, it raises MissingError for an optional
-    package that a method needs.
+    Looks up all names, draws hyperparameters, and loads data. Raises one UserError for all unknown names,
+    impossible values, wrong environments and missing data; then for runs without an environment or an
+    example to train on, and for runs that the selection rule cannot judge. Unless `to_train` is false,
+    raises MissingError for an optional package that a method needs.
     """
     problems = Problems(sweep.name)
     with problems.noted():
         check_resources(sweep.name, sweep.resources)
+    rule = None
+    with problems.noted():
+        rule = _rule(sweep)
     methods = resolve.methods_of(sweep.algorithms, problems)
     listed = sources.sources_of(sweep, data_dir, problems)
     chosen: resolve.Chosen | None = None
@@ -113,20 +117,38 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
         resolve.check_packages({row.name: algorithm for row, algorithm in methods})
     known = {source.label: sources.measured(source) for source in listed}
     rows, impossible = _possible(cells, known, sweep.attributes)
-    if sweep.selection is not None and rows:
+    if rule is not None and rows:
         datasets = {source.label: source.dataset for source in listed}
         trained_on = [datasets[s.dataset_name].trainable(s.held_out) for s in rows]
-        require_evidence(sweep.selection, rows, trained_on)
+        require_evidence(rule, rows, trained_on)
         for source in listed:
-            _check_metric(sweep.selection, source)
-    notes = dict.fromkeys([*_notes(listed, known), *notes_on_weights])
-    findings = {label: of.findings for label, of in known.items()}
-    return Plan(sweep, rows, impossible, chosen[0] if chosen else None, tuple(notes), findings)
+            _check_metric(rule, source)
+    return Plan(
+        sweep,
+        rows,
+        impossible,
+        rule,
+        chosen.about if chosen else None,
+        tuple(dict.fromkeys([*_notes(listed, known), *notes_on_weights])),
+        {label: of.findings for label, of in known.items()},
+    )
+
+
+def _rule(sweep: Sweep) -> Rule | None:
+    if sweep.selection is None:
+        return None
+    rule = find_rule(sweep.selection)
+    if sweep.attributes == "unknown" and rule.sees_attributes:
+        raise UserError(
+            f"the selection {sweep.selection} sees attributes, which `attributes: unknown` rules out; "
+            f"{rule.name}:worst_class_accuracy does not"
+        )
+    return rule
 
 
 @contextmanager
 def _warnings_of_files() -> Iterator[list[str]]:
-    """Collect what is said of files of weights; other packages' warnings are passed on at the end."""
+    """Collect warnings on files of weights; other warnings are passed on at the end."""
     notes: list[str] = []
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -140,7 +162,7 @@ def _warnings_of_files() -> Iterator[list[str]]:
 
 
 def _check_size(sweep: Sweep, listed: Sequence[Source], rows: int) -> None:
-    draws = 1 if sweep.hparams_from else len(indices(sweep.hparam_draws, "hparam_draws"))
+    draws = 1 if sweep.hparams_from else len(sweep.hparam_draws)
     runs = rows * draws * sum(len(source.tests) * len(source.trials) for source in listed)
     if runs > MAX_RUNS:
         cells = rows * sum(len(source.tests) for source in listed)
@@ -171,12 +193,10 @@ def _cells(
         runs = [
             RunSpec(
                 dataset=source.dataset.name,
-                options=source.options[network.is_pretrained(network_hparams)],
+                options=source.options[network.is_pretrained(drawn.network_hparams)],
                 algorithm=row.name,
-                hparams=hparams,
-                label=str(row.label),
+                label=row.title,
                 network=source.network.name,
-                network_hparams=network_hparams,
                 test_environments=tests,
                 validation_environments=validation[trial],
                 draw=draw,
@@ -184,17 +204,17 @@ def _cells(
                 steps=source.steps,
                 evaluate_every=source.evaluate_every,
                 holdout=source.holdout,
-                average=row.average if isinstance(row.average, dict) else None,
-                adapt=adapt,
+                average=row.average,
                 noise=None if row.ceiling else source.noise,
                 test_order="random" if algorithm.transductive else "stored",
                 dataset_label=source.label,
                 ceiling=row.ceiling,
-                transductive=algorithm.transductive or adapt is not None,
+                transductive=algorithm.transductive or drawn.adapt is not None,
                 reference=algorithm.changes == "reference",
+                **drawn._asdict(),
                 **options,
             )
-            for (draw, trial), (hparams, network_hparams, adapt) in of_tests.items()
+            for (draw, trial), drawn in of_tests.items()
         ]
         cells.append(Cell(source.dataset, algorithm, runs))
     return cells
@@ -203,7 +223,7 @@ def _cells(
 def _possible(
     cells: Iterable[Cell], known: Mapping[str, Measured], attributes: str
 ) -> tuple[list[RunSpec], list[Impossible]]:
-    """The runs of the cells that are possible, and the others; raises UserError without an example."""
+    """The runs of possible cells, and the impossible cells; raises UserError for runs without an example."""
     rows: list[RunSpec] = []
     impossible: list[Impossible] = []
     for cell in cells:
@@ -228,15 +248,15 @@ def _notes(listed: Iterable[Source], known: Mapping[str, Measured]) -> Iterator[
     for source in listed:
         yield from (f"{source.label}: {note}" for note in source.dataset.notes)
     for label, of in known.items():
-        told = sentences(finding for finding in of.findings if finding.changes_meaning)
-        yield from (f"{label}: {sentence}" for sentence in told)
+        changes = sentences(finding for finding in of.findings if finding.changes_meaning)
+        yield from (f"{label}: {sentence}" for sentence in changes)
 
 
-def _check_metric(selection: str, source: Source) -> None:
-    """Raise UserError if the selection judges by a metric that runs on the dataset would not record."""
+def _check_metric(rule: Rule, source: Source) -> None:
+    """Raise UserError if the rule judges by a metric that runs on the dataset would not record."""
     from oodbench.datasets import Dataset  # which imports torch
 
-    metric, dataset = find_rule(selection).metric, source.dataset
+    metric, dataset = rule.metric, source.dataset
     whole = type(dataset).split_metrics is not Dataset.split_metrics  # its names are not known here
     if metric is None or whole or dataset.task.kind == "boxes":
         return
@@ -244,18 +264,17 @@ def _check_metric(selection: str, source: Source) -> None:
     if metric not in names:
         is_computed = metric in computed_names()
         hint = " (it is computed from predictions after training)" if is_computed else PLUGIN_HINT
-        place = f"`selection: {selection}`, as runs of {source.label} do not record it"
+        place = f"`selection: {rule.name}:{metric}`, as runs of {source.label} do not record it"
         raise unknown("metric", metric, sorted(names), place, hint)
 
 
 def show_plan(plan: Plan, console: Terminal) -> None:
-    """Print the numbers of runs of a sweep by dataset and algorithm, then its impossible cells."""
+    """Print the numbers of runs by dataset and row, then the impossible cells."""
     datasets: dict[str, dict[str, list[RunSpec]]] = {}
     for spec in plan.rows:
         datasets.setdefault(spec.dataset_name, {}).setdefault(spec.label, []).append(spec)
-    titles: dict[
-        tuple[tuple[str, ...], ...], list[str]
-    ] = {}  # datasets with equal tables share one
+    # datasets with equal tables share one
+    titles: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for dataset, rows in datasets.items():
         sets = dict.fromkeys("+".join(s.test_environments) for row in rows.values() for s in row)
         table = tuple((label, *map(str, _counts(specs))) for label, specs in rows.items())

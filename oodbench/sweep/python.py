@@ -1,4 +1,4 @@
-"""Sweeps and single runs from Python, behind `oodbench.sweep` and `oodbench.run`."""
+"""Implements `oodbench.sweep` and `oodbench.run`."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 SWEEP, RUN = "oodbench.sweep", "oodbench.run"
 ON_THIS_MACHINE = ("local", "debug")
-"""The launchers that find classes of a script or a notebook."""
+"""The launchers whose workers find classes of a script or a notebook."""
 OPTIONS = (
     *("launcher", "workers", "devices", "threads", "keep_predictions", "observers"),
     *("failed", "retries", "stale"),
 )
-"""The arguments of `oodbench.sweep` that are options of a launch, and no keys of a sweep file."""
+"""The arguments of `oodbench.sweep` that are options of a launch."""
 
 
 def sweep(arguments: dict[str, Any]) -> Results:
-    """Launch the sweep of the arguments of `oodbench.sweep`, which this takes apart."""
+    """Launch a sweep by the arguments of `oodbench.sweep`."""
     options = {key: arguments.pop(key) for key in OPTIONS}
     name, out, data_dir = (arguments.pop(key) for key in ("name", "out", "data_dir"))
     if out is None and not name:
@@ -68,7 +68,7 @@ def sweep(arguments: dict[str, Any]) -> Results:
 def _made(
     values: Mapping[str, Any], caller: str, path: Path, kept: Path | None, data_dir: Path | None
 ) -> Iterator[tuple[Sweep, list[str]]]:
-    """A sweep, and the classes of `__main__` that it names, which have modules in the block."""
+    """The sweep, and the classes of `__main__` that it names, which are in modules during the block."""
     try:
         load_plugins(values["plugins"])
         values = named(values, kept, data_dir)
@@ -97,13 +97,12 @@ def run(
 ) -> "pd.DataFrame":
     """Train one run in this process and return its records, as `oodbench.load` returns those of a sweep.
 
-    `dataset` and `algorithm` are entries as `oodbench.sweep` takes them. The run is the one that such a
-    sweep trains, with the same id and the same records. With `out`, a results directory, it goes on where
-    it was interrupted there, is not trained again once it has ended, and `load_model` finds the weights
-    that it keeps. If its code or data have changed since it was trained there, it is refused, unless
-    `stale` is `retrain` or `keep`. Several runs may share the directory, as those of a sweep do, and be
-    trained there at once; their sweep is called `name`. Without `out` nothing is left on the disk. The
-    process's settings and random generators are afterwards as they were before.
+    `dataset` and `algorithm` are entries as `oodbench.sweep` takes them. The run has the id and the records
+    that such a sweep gives it. With `out`, a results directory, an interrupted run is resumed, an ended run
+    is not trained again, and `load_model` finds the kept weights. A run whose code or data have changed
+    since it was trained there is refused, unless `stale` is `retrain` or `keep`. Several runs may share the
+    directory and be trained at once; their sweep is called `name`. Without `out` nothing is left on the
+    disk. The process's settings and random generators are restored afterwards.
 
     Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
     """
@@ -129,7 +128,7 @@ def run(
                 device=device,
                 threads=threads,
                 plugins=tuple(made.plugins),
-                keep_weights=check_rules(keep_weights, [spec]),
+                keep_weights=check_rules(keep_weights, plan.runs),
                 scratch=kept is None,
                 stale=stale,
             )
@@ -140,7 +139,7 @@ def _records(plan: Plan, spec: RunSpec, options: LaunchOptions) -> "pd.DataFrame
     """Train the run of a plan unless it has ended, and return its records."""
     results = Directory(options.out)
     is_planned = (results.path / "sweep.json").exists() and spec.id in results.specs()
-    if not is_planned:  # a run's id does not depend on the sweep's name
+    if not is_planned:  # else the sweep there keeps its name and settings
         store_plan(results, plan, options)
     directory = results.run(spec.id)
     specs, statuses = {spec.id: spec}, statuses_on_disk(results, [spec.id])

@@ -1,4 +1,4 @@
-"""The rows of a sweep: their methods, and the hyperparameters of their runs."""
+"""Looks up the methods of a sweep's rows, and draws the hyperparameters of their runs."""
 
 import importlib.util
 import json
@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -24,21 +24,35 @@ from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import find_rule, sees_test, usual
 from oodbench.selection.judge import judge
 from oodbench.sweep.file import KIND, Row, Sweep
-from oodbench.sweep.sources import Problems, Source, indices, sources_of
+from oodbench.sweep.sources import Problems, Source, sources_of
 from oodbench.validation import short
 
 if TYPE_CHECKING:
     from oodbench.algorithms import Algorithm
 
-Draw = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
-"""The hyperparameters of a method, those of its network, and its adaptation, if it has one."""
+CHOSEN_FOR = ["dataset_label", "label", "test_environments"]
+"""The columns of runs among which hyperparameters are chosen."""
+
+
+class Draw(NamedTuple):
+    """The drawn fields of a run's spec."""
+
+    hparams: dict[str, Any]
+    network_hparams: dict[str, Any]
+    adapt: dict[str, Any] | None
+
+
 Draws = Mapping[tuple[int, int], Draw]
 """Hyperparameters by draw and trial."""
-Chosen = tuple[dict[str, Any], Mapping[tuple[str, str, tuple[str, ...]], RunSpec]]
-"""The choice of an earlier sweep: its `results` directory, its selection `rule`, its number of `draws` and
-its `trials`; and a run with the hyperparameters for each dataset, row and set of test environments."""
-CHOSEN_FOR = ["dataset_label", "label", "test_environments"]
-"""The columns of a run that name the place of a choice."""
+
+
+class Chosen(NamedTuple):
+    """The hyperparameters that an earlier sweep has chosen."""
+
+    about: dict[str, Any]
+    """Its `results` directory, selection `rule`, number of `draws`, and `trials`."""
+    runs: Mapping[tuple[str, str, tuple[str, ...]], RunSpec]
+    """The chosen run for each dataset, row and set of test environments (CHOSEN_FOR)."""
 
 
 def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
@@ -62,28 +76,34 @@ def check_packages(methods: Mapping[str, "type[Algorithm]"]) -> None:
 
 
 def methods_of(listed: Sequence[Row], problems: Problems) -> "list[tuple[Row, type[Algorithm]]]":
-    """The rows of a sweep with their methods; the problems of all are collected."""
+    """The rows of a sweep, labelled and with the numbers of their averages, each with its method.
+
+    Problems are collected.
+    """
     from oodbench.adaptations import adaptations
     from oodbench.algorithms import algorithms
+    from oodbench.train.averages import numbers
 
     rows: list[Row] = []
     with problems.noted():
-        rows += _rows([completed_row(row) for row in listed])
+        rows += _rows([row.model_copy(update={"label": row.title}) for row in listed])
         _check_rows(rows)
     methods = []
     for row in rows:
         with problems.noted():
-            if isinstance(row.adapt, dict):
+            if row.adapt is not None:
                 adaptations.get(str(row.adapt.get("name")))
-            methods.append((row, algorithms.get(row.name, hint=PLUGIN_HINT)))
+            average = None if row.average is None else numbers(row.average)
+            method = algorithms.get(row.name, hint=PLUGIN_HINT)
+            methods.append((row.model_copy(update={"average": average}), method))
     return methods
 
 
 def _rows(listed: Sequence[Row]) -> list[Row]:
-    """The rows, with those that `all` and kinds of methods stand for."""
+    """The rows; `all` and kinds of methods become a row for each method."""
     from oodbench.algorithms import algorithms
 
-    labels = {row.label for row in listed}
+    labels = {row.title for row in listed}
     rows = []
     for row in listed:
         if row.name != "all" and not row.name.startswith(KIND):
@@ -99,28 +119,8 @@ def _rows(listed: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def completed_row(row: Row) -> Row:
-    """A row with its label in tables, its weight average and its adaptation; raises UserError.
-
-    The default label is the method, followed by the row's weight average and adaptation, if any.
-    A label in the file overrides it.
-    """
-    parts: list[str] = [row.name]
-    changes: dict[str, Any] = {"average": "none", "adapt": "none"}
-    if row.average not in ("none", {"name": "none"}):
-        from oodbench.train.averages import AVERAGES, numbers
-
-        average = numbers({"name": row.average} if isinstance(row.average, str) else row.average)
-        changes["average"] = average
-        parts.append(AVERAGES[average["name"]].label)
-    if row.adapt not in ("none", {"name": "none"}):
-        changes["adapt"] = {"name": row.adapt} if isinstance(row.adapt, str) else row.adapt
-        parts.append(str(changes["adapt"].get("name")))
-    return row.model_copy(update={"label": row.label or " + ".join(parts), **changes})
-
-
 def _check_rows(rows: Sequence[Row]) -> None:
-    counts = Counter(row.label for row in rows)
+    counts = Counter(row.title for row in rows)
     for label, count in counts.items():
         if count > 1:
             raise UserError(f"two algorithms are called {short(label)}: give them a `label` each")
@@ -131,41 +131,39 @@ def _check_rows(rows: Sequence[Row]) -> None:
     for row in rows:
         if row.options and not row.ceiling:
             raise UserError(
-                f"{short(row.label)} has `options` of its own for the data: only a row "
-                "marked `ceiling: true` may, as the others are compared on the same data"
+                f"{short(row.label)} has `options` for the data: only a row marked `ceiling: true` may, "
+                "as the others are compared on the same data"
             )
 
 
 def draws_of(sweep: Sweep, source: Source, row: Row, algorithm: "type[Algorithm]") -> Draws:
-    """The hyperparameters of a row on a dataset; raises UserError for impossible ones."""
+    """The hyperparameters of a row on a dataset; raises UserError for impossible values."""
     drawn = cache(partial(_drawn, source, row, algorithm, sweep.shared_quantiles))
-    every = product(indices(sweep.hparam_draws, "hparam_draws"), source.trials)
+    every = product(sweep.hparam_draws, source.trials)
     return {(d, t): drawn(d, t if sweep.draws == "per trial" else None) for d, t in every}
 
 
 def chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chosen) -> Draws:
     """The hyperparameters that an earlier sweep has chosen for a cell; raises UserError without any."""
-    about, specs = chosen
-    spec = specs.get((source.label, str(row.label), tests))
+    earlier, spec = chosen.about["results"], chosen.runs.get((source.label, row.title, tests))
     if spec is None:
         raise UserError(
-            f"{about['results']} has no choice of hyperparameters for {row.label} on {source.label} (test "
+            f"{earlier} has no choice of hyperparameters for {row.title} on {source.label} (test "
             f"{'+'.join(tests)}): it plans no such row, or not all runs of it have ended"
         )
-    network = source.network.name
-    here = row.name, network, *(_name(part) for part in (row.average, row.adapt))
-    there = spec.algorithm, spec.network, *(_name(part) for part in (spec.average, spec.adapt))
+    here = [row.name, source.network.name, *map(_name, (row.average, row.adapt))]
+    there = [spec.algorithm, spec.network, *map(_name, (spec.average, spec.adapt))]
     if here != there:
         raise UserError(
-            f"{about['results']} has chosen hyperparameters for {' '.join(there)} in the row "
-            f"{short(row.label)} on {source.label}, which is {' '.join(here)} here"
+            f"{earlier} has chosen hyperparameters for {' '.join(there)} in the row "
+            f"{short(row.title)} on {source.label}, which is {' '.join(here)} here"
         )
-    values = spec.hparams, spec.network_hparams, spec.adapt
+    values = Draw(spec.hparams, spec.network_hparams, spec.adapt)
     return {(spec.draw, trial): values for trial in source.trials}
 
 
-def _name(part: Mapping[str, Any] | str | None) -> str:
-    return str(part["name"]) if isinstance(part, Mapping) else "none"
+def _name(part: Mapping[str, Any] | None) -> str:
+    return "none" if part is None else str(part["name"])
 
 
 def _drawn(
@@ -176,23 +174,26 @@ def _drawn(
     draw: int,
     trial: int | None,
 ) -> Draw:
+    from oodbench.adaptations import adaptations
     from oodbench.algorithms import Algorithm
     from oodbench.networks.base import networks
 
     metadata, name = source.dataset.metadata, source.network.name
-    network, space = networks.get(name), algorithm.Hparams
+    network = networks.get(name)
     stream = f"{'network' if shared_quantiles else row.name}/{name}"
     given = {**source.network.hparams, **row.network}
 
     def of_network(family: str) -> dict[str, Any]:
-        own = network.Hparams
-        drawn = draw_hparams(own, stream, draw, family, given=given, trial=trial, name=name)
-        return identity(own, drawn)
+        space = network.Hparams
+        drawn = draw_hparams(space, stream, draw, family, given=given, trial=trial, name=name)
+        return identity(space, drawn)
 
-    own = of_network(metadata.family)
-    family = rates_family(metadata.family, network.is_pretrained(own))
+    network_hparams = of_network(metadata.family)
+    family = rates_family(metadata.family, network.is_pretrained(network_hparams))
+    if family != metadata.family:
+        network_hparams = of_network(family)
     hparams = draw_hparams(
-        space,
+        algorithm.Hparams,
         row.name,
         draw,
         family,
@@ -201,30 +202,22 @@ def _drawn(
         shared={f.name for f in fields(Algorithm.Hparams)} if shared_quantiles else (),
         trial=trial,
     )
-    if family != metadata.family:
-        own = of_network(family)
-    adapt = row.adapt if isinstance(row.adapt, dict) else None
-    drawn = adapt and _drawn_adaptation(adapt, draw, family, trial)
-    return identity(space, hparams), network.resolved(own, source.dataset), drawn
-
-
-def _drawn_adaptation(
-    adapt: Mapping[str, Any], draw: int, family: str, trial: int | None
-) -> dict[str, Any]:
-    from oodbench.adaptations import adaptations
-
-    name, values = adapt["name"], {key: value for key, value in adapt.items() if key != "name"}
-    space = adaptations.get(name).Hparams
-    drawn = draw_hparams(space, name, draw, family, given=values, trial=trial)
-    return {"name": name} | identity(space, drawn)
+    adapt = None
+    if row.adapt is not None:
+        values = {key: value for key, value in row.adapt.items() if key != "name"}
+        space, name = adaptations.get(row.adapt["name"]).Hparams, row.adapt["name"]
+        drawn = draw_hparams(space, name, draw, family, given=values, trial=trial)
+        adapt = {"name": name} | identity(space, drawn)
+    resolved = network.resolved(network_hparams, source.dataset)
+    return Draw(identity(algorithm.Hparams, hparams), resolved, adapt)
 
 
 def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chosen:
-    """The hyperparameters that a rule, the directory's usual one by default, chooses for other `trials`.
+    """The hyperparameters that a rule, by default the directory's usual rule, chooses for other `trials`.
 
-    A draw is judged by the mean over trials of each run's best validation score, or, if each trial has
-    separate draws, by its run alone. Ties go to the lowest draw. Raises UserError for trials that
-    took part in the choice, and for a rule that sees the test environments.
+    A draw is judged by the mean over trials of each run's best validation score, or by its single run if
+    each trial has separate draws. Ties go to the lowest draw. Raises UserError for trials that took part
+    in the choice, and for a rule that sees the test environments.
     """
     frames = read_results(Directory(directory))
     rule = rule or usual(frames)
@@ -238,16 +231,20 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
         others = list(range(before[-1] + 1, before[-1] + 1 + len(trials)))
         raise UserError(
             f"the hyperparameters in {directory} were chosen in the trials {before}: {again} would be "
-            f"trained again; use others, such as `trials: {others}`"
+            f"trained again; use other trials, such as `trials: {others}`"
         )
-    about = {"results": str(directory), "rule": rule, "draws": int(runs["draw"].nunique())}
+    about = {
+        "results": str(directory),
+        "rule": rule,
+        "draws": int(runs["draw"].nunique()),
+        "trials": before,
+    }
     stored = Directory(directory).specs()
-    specs = {p: stored[i] for p, i in _best_runs(frames, runs, rule).items()}
-    return about | {"trials": before}, specs
+    return Chosen(about, {place: stored[i] for place, i in _best_runs(frames, rule).items()})
 
 
-def _best_runs(frames: Tables, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
-    table = judge(frames, rule).candidates
+def _best_runs(frames: Tables, rule: str) -> dict[Any, str]:
+    runs, table = frames.runs, judge(frames, rule).candidates
     best_steps = table[table["complete"]].drop_duplicates("run")
     columns = ["hparams", "network_hparams", "adapt"]
     settings = [json.dumps(row, sort_keys=True) for row in runs[columns].to_numpy().tolist()]

@@ -1,8 +1,6 @@
-"""The JSON Schema of sweep files, by which editors complete and check them."""
+"""Makes the JSON Schema of sweep files, by which editors complete and check them."""
 
 from typing import Any
-
-from pydantic.json_schema import models_json_schema
 
 from oodbench.sweep.file import Sweep
 
@@ -14,26 +12,25 @@ KIND_ITEM = {
     "additionalProperties": False,
 }
 NUMBER_AS_TEXT = {"type": "string", "pattern": r"^[0-9.]+([eE]-?[0-9]+)?$"}
-"""Such as 1e-1, which YAML 1.1 takes for text."""
+"""A number such as 1e-1, which YAML 1.1 reads as text."""
 FOLDER = r"(?!\.\.?(/|$))[^\s/\x00-\x1f]([^/\x00-\x1f]*[^\s/\x00-\x1f])?"
 NAME = f"^{FOLDER}(/{FOLDER})*$"
-"""A path inside results/ without `.` and `..`."""
+"""A relative path without `.` and `..`."""
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a sweep file, with the registered names as proposals.
+    """The JSON Schema (draft 2020-12) of a sweep file, which proposes the registered names.
 
-    Names that nobody registered stay allowed, as a plug-in may bring them, and so do the options of a
-    dataset, which `sweep plan` checks.
+    Other names are allowed, as a plug-in may define them, and so are a dataset's options, which
+    `sweep plan` checks.
     """
     from oodbench.algorithms import algorithms
     from oodbench.data.noise import KEYS as NOISE
     from oodbench.datasets import datasets
     from oodbench.networks.base import networks
 
-    _, made = models_json_schema([(Sweep, "validation")])
-    models = made["$defs"]
-    root = models.pop("Sweep")
+    root = Sweep.model_json_schema()
+    models = root.pop("$defs")
     keys, row, dataset = root["properties"], {"$ref": "#/$defs/Row"}, {"$ref": "#/$defs/Entry"}
     noise = {key: {"type": ["number", "string", "object"]} for key in NOISE}
     models["Entry"]["properties"] |= {"name": _proposed(datasets), **noise}

@@ -1,4 +1,4 @@
-"""The datasets of a sweep: made, with the environments that runs hold out and the settings of training."""
+"""Makes the datasets of a sweep, with the environments that runs hold out and the settings of training."""
 
 import itertools
 import random
@@ -7,25 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.hparams import identity
 from oodbench.notes import Finding
 from oodbench.seeds import derive
-from oodbench.sweep.file import Component, DatasetSettings, Entry, Row, Sweep, TestSets, component
+from oodbench.sweep.file import Component, DatasetSettings, Entry, Row, Sweep, component
 from oodbench.terminal import printable
 from oodbench.validation import several, short
-
-if TYPE_CHECKING:
-    from oodbench.datasets import Dataset
 
 MAX_EVALUATIONS = 100_000
 """The most evaluations of one run."""
 
 
 class Problems:
-    """The problems of a sweep, collected and reported together."""
+    """Collects the problems of a sweep, to report all of them at once."""
 
     def __init__(self, sweep: str) -> None:
         self.place = f"sweep '{sweep}'"
@@ -40,7 +37,7 @@ class Problems:
             self.found.append(error)
 
     def tell(self) -> None:
-        """Raise the collected errors as one; a MissingError if all of them are."""
+        """Raise the collected errors as one, which is a MissingError if all of them are."""
         if not self.found:
             return
         texts = [printable(str(problem)) for problem in self.found]
@@ -57,7 +54,7 @@ class Source:
 
     dataset: Any
     label: str
-    """The dataset as tables call it."""
+    """The dataset's name in tables."""
     entry: Entry
     network: Component
     """The network, with the hyperparameters that sweep and dataset fix."""
@@ -66,16 +63,16 @@ class Source:
     holdout: float
     trials: Sequence[int]
     options: Mapping[bool, dict[str, Any]]
-    """The options of a run's spec, by whether its network is pretrained."""
+    """The options of runs without (False) and with (True) a pretrained network."""
     noise: dict[str, Any] | None = None
-    """The noise in the labels or targets of its training, see `oodbench.data.noise`."""
+    """The noise in the labels or targets of training data, see `oodbench.data.noise`."""
     tests: Sequence[tuple[str, ...]] = ()
-    """The sets of test environments on which the methods are tried."""
+    """The sets of test environments."""
     validation: int | tuple[str, ...] = ()
-    """The environments that are held out for selection, or how many, drawn by trial."""
+    """The environments that are held out for selection, or their number, for a draw in each trial."""
 
     def validation_environments(self, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
-        """The environments that the runs of a test set and a trial hold out for selection."""
+        """The environments that runs with these test environments hold out for selection in a trial."""
         if not isinstance(self.validation, int):
             return tuple(name for name in self.validation if name not in tests)
         free = self.dataset.trainable(tests)
@@ -84,58 +81,56 @@ class Source:
 
 
 class Measured(NamedTuple):
-    """What the examples of a dataset's first trial say."""
+    """What is known from the examples of a dataset's first trial."""
 
     discrete: bool
     """Whether the inputs have few values, see `oodbench.data.preparation.is_discrete`."""
     sizes: Mapping[str, int]
     """The number of examples to train on in each environment."""
     counts: Mapping[str, tuple[int, ...]]
-    """The numbers of them in each group, where the task has classes, see `Problem.counts`."""
+    """The numbers of examples in each group, see `Problem.counts`; empty for tasks without classes."""
     findings: Sequence[Finding]
-    """What an audit finds in the data."""
+    """The findings of an audit of the data."""
 
 
 def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[Source]:
-    """The datasets of a sweep whose data exist; the problems of all are collected.
+    """The datasets of a sweep whose data exist. Problems are collected.
 
-    A dataset with wrong environments is returned with `tests` empty, so that its other problems are found.
+    A dataset with wrong environments is returned with empty `tests`, so that its other problems are found.
     """
+    from oodbench.networks.base import networks
+
     by_label: dict[str, Source] = {}
+    with problems.noted():  # even if every dataset has another network
+        if (name := component(sweep.network).name) != "default":
+            networks.get(name, hint=PLUGIN_HINT)
     for entry in sweep.datasets:
         with problems.noted():
-            dataset, label, noise = _made(entry, data_dir)
+            dataset, label, noise = looked_up(entry, data_dir)
             if label in by_label:
                 same = by_label[label].dataset.options == dataset.options
                 hint = "leave one out, or " * same + "give them a `label` each"
                 raise UserError(f"two datasets are called '{label}': {hint}")
-            source = replace(_source(sweep, dataset, label, entry), noise=noise)
+            settings = sweep.on(entry)
+            source = replace(_source(settings, dataset, label, entry), noise=noise)
             by_label[label] = source
-            by_label[label] = _with_environments(sweep, source)
+            by_label[label] = _with_environments(settings, source)
     return list(by_label.values())
 
 
-def looked_up(sweep: Sweep, data_dir: Path | None = None) -> dict[str, "Dataset | MissingError"]:
-    """Each dataset by label, or that it lacks data or a package, with the command that gets it."""
-    found: dict[str, Dataset | MissingError] = {}
-    for entry in sweep.datasets:
-        try:
-            dataset, label, _ = _made(entry, data_dir)
-            found[label] = dataset
-        except MissingError as error:
-            found[entry.title] = error
-    return found
+def looked_up(entry: Entry, data_dir: Path | None) -> tuple[Any, str, dict[str, Any] | None]:
+    """The dataset of an entry, its label, and the noise in its training.
 
-
-def _made(entry: Entry, data_dir: Path | None) -> tuple[Any, str, dict[str, Any] | None]:
+    Raises UserError for mistakes, and MissingError for data or a package with the command that gets it.
+    """
     from oodbench.data.noise import KEYS, checked
     from oodbench.datasets import datasets, make
 
     name, label, options = entry.name, entry.label, entry.options
     # such as ColoredMNIST's label_noise
-    own = {f.name for f in fields(datasets.get(name, hint=PLUGIN_HINT).Options)}
-    keys = {key: options.pop(key) for key in KEYS if key in options and key not in own}
-    for key in options.keys() - own & DatasetSettings.model_fields.keys():
+    known = {f.name for f in fields(datasets.get(name, hint=PLUGIN_HINT).Options)}
+    keys = {key: options.pop(key) for key in KEYS if key in options and key not in known}
+    for key in options.keys() - known & DatasetSettings.model_fields.keys():
         raise UserError(f"'{key}' of {name} belongs under `training`: `training: {{{key}: ...}}`")
     dataset = make(name, options, data_dir)
     dataset.check()
@@ -148,13 +143,9 @@ def _made(entry: Entry, data_dir: Path | None) -> tuple[Any, str, dict[str, Any]
 
 
 def _source(sweep: Sweep, dataset: Any, label: str, entry: Entry) -> Source:
-    """The file's settings for this dataset take precedence over its settings for all."""
     from oodbench.networks.base import networks
 
     _ = dataset.higher_is_better  # or a UserError
-    if (everywhere := component(sweep.network).name) != "default":
-        networks.get(everywhere, hint=PLUGIN_HINT)  # also where the dataset has another
-    sweep = sweep.on(entry)
     network = component(sweep.network)
     if network.name in ("default", dataset.network):
         fixed = {**dataset.network_hparams, **network.hparams}
@@ -173,7 +164,7 @@ def _source(sweep: Sweep, dataset: Any, label: str, entry: Entry) -> Source:
         steps=int(steps),
         evaluate_every=-(-int(steps) // 20) if every == "default" else every,
         holdout=0.0 if dataset.evaluation_environments else holdout,
-        trials=indices(sweep.trials, "trials"),
+        trials=sweep.trials,
         options={each: _options(dataset, each) for each in (False, True)},
     )
 
@@ -184,7 +175,7 @@ def _options(dataset: Any, pretrained: bool) -> dict[str, Any]:
 
 
 def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) -> Source:
-    """The dataset that a row trains on: a ceiling with the dataset's `ceiling` options and its own."""
+    """The dataset that a row trains on; for a ceiling with the `ceiling` options of dataset and row."""
     from oodbench.datasets import make
 
     options = {**source.entry.ceiling, **row.options}
@@ -194,34 +185,27 @@ def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) ->
     dataset = make(usual.name, asdict(usual.options) | options, data_dir)
     if (dataset.environments, dataset.task) != (usual.environments, usual.task):
         raise UserError(
-            f"the options of {short(row.label)} change the environments or the task of "
+            f"the options of {short(row.title)} change the environments or the task of "
             f"{source.label}: it would be another dataset's ceiling"
         )
     dataset.check()
-    own = _source(sweep, dataset, source.label, source.entry)
-    return replace(own, tests=source.tests, validation=source.validation)
+    ceiling = _source(sweep.on(source.entry), dataset, source.label, source.entry)
+    return replace(ceiling, tests=source.tests, validation=source.validation)
 
 
 def _with_environments(sweep: Sweep, source: Source) -> Source:
-    dataset, sweep = source.dataset, sweep.on(source.entry)
-    wanted, tests = sweep.validation_environments, _test_sets(sweep.test_environments, dataset)
-    validation: int | tuple[str, ...] = ()
-    if wanted == "default":
-        validation = dataset.validation_environments
-    elif isinstance(wanted, int):
-        validation = wanted
-    elif isinstance(wanted, list):
-        validation = _spelled(wanted)
-        for name in validation:
-            if any(name in names for names in tests):
-                raise UserError(
-                    f"environment '{name}' of {source.label} is both test and validation"
-                )
-    _check_environments(source, tests, validation)
+    dataset = source.dataset
+    tests = [_known(source, "test_environments", names) for names in _test_sets(sweep, dataset)]
+    for names in tests:
+        if not names or len(set(names)) < len(names):
+            raise UserError(
+                f"test_environments must be lists of different names, not {short(list(names))}"
+            )
     tests = [tuple(sorted(names, key=dataset.environments.index)) for names in tests]
     for names, count in Counter(tests).items():
         if count > 1:
             raise UserError(f"test_environments lists {' and '.join(names)} more than once")
+    validation = _validation(sweep, source, tests)
     noisy = (source.noise or {}).get("amount")
     for name in noisy if isinstance(noisy, dict) else ():
         if tests and all(name in names for names in tests):
@@ -231,54 +215,47 @@ def _with_environments(sweep: Sweep, source: Source) -> Source:
     return replace(source, tests=tests, validation=validation)
 
 
-def _test_sets(wanted: TestSets, dataset: Any) -> list[tuple[str, ...]]:
+def _test_sets(sweep: Sweep, dataset: Any) -> Sequence[Sequence[str | float]]:
+    wanted = sweep.test_environments
     if wanted == "default":
         return [dataset.test_environments]
     if isinstance(wanted, list):
-        sets = [each for each in wanted if isinstance(each, list)]
-        return [_spelled(names) for names in sets or [cast(Any, wanted)]]
+        return [each for each in wanted if isinstance(each, list)] or [cast(Any, wanted)]
     pairs = itertools.combinations(dataset.environments, 2) if wanted == "pairs" else ()
     return [*((name,) for name in dataset.environments), *pairs]
 
 
-def _spelled(names: Sequence[str | float]) -> tuple[str, ...]:
-    """YAML reads the environment 0.9 as a number."""
-    return tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in names)
+def _validation(
+    sweep: Sweep, source: Source, tests: Sequence[tuple[str, ...]]
+) -> int | tuple[str, ...]:
+    wanted, key = sweep.validation_environments, "validation_environments"
+    if wanted == "default":
+        return _known(source, key, source.dataset.validation_environments)
+    if isinstance(wanted, int):
+        for free in map(source.dataset.trainable, tests):
+            if wanted >= len(free):
+                raise UserError(
+                    f"{source.label} has {len(free)} environments besides the test ones: "
+                    f"{wanted} validation environments leave none to train on"
+                )
+        return wanted
+    names = () if wanted == "none" else _known(source, key, cast(Any, wanted))
+    for name in names:
+        if any(name in of_set for of_set in tests):
+            raise UserError(f"environment '{name}' of {source.label} is both test and validation")
+    return names
 
 
-def _check_environments(
-    source: Source, tests: Sequence[tuple[str, ...]], validation: int | tuple[str, ...]
-) -> None:
-    known = source.dataset.environments
-    listed = [("test_environments", names) for names in tests]
-    if isinstance(validation, tuple):
-        listed.append(("validation_environments", validation))
-    for key, names in listed:
-        for name in names:
-            if name not in known:
-                place = f"{key} of {source.label}"
-                hint = " (`each` holds out one after the other)" * key.startswith("test")
-                raise unknown("environment", short(name)[1:-1], known, place, hint)
-    for names in tests:
-        if not names or len(set(names)) < len(names):
-            raise UserError(
-                f"test_environments must be lists of different names, not {short(list(names))}"
-            )
-        free = source.dataset.trainable(names)
-        if isinstance(validation, int) and validation >= len(free):
-            raise UserError(
-                f"{source.label} has {len(free)} environments besides the test ones: "
-                f"{validation} validation environments leave none to train on"
-            )
-
-
-def indices(value: int | list[int], key: str) -> Sequence[int]:
-    """The trials or draws that a key counts or lists; raises UserError for repetitions."""
-    if isinstance(value, int):
-        return range(value)
-    if not value or len(set(value)) < len(value):
-        raise UserError(f"{key} must be a list of different numbers, not {short(value)}")
-    return value
+def _known(source: Source, key: str, listed: Sequence[str | float]) -> tuple[str, ...]:
+    """The environments that a key lists; raises UserError for an unknown one."""
+    # YAML reads the environment 0.9 as a number
+    names = tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in listed)
+    for name in names:
+        if name not in source.dataset.environments:
+            place, known = f"{key} of {source.label}", source.dataset.environments
+            hint = " (`each` holds out one after the other)" * key.startswith("test")
+            raise unknown("environment", short(name)[1:-1], known, place, hint)
+    return names
 
 
 def measured(source: Source) -> Measured:
@@ -289,7 +266,8 @@ def measured(source: Source) -> Measured:
 
     dataset, trial = source.dataset, source.trials[0]
     environments = load_checked(dataset, trial)
-    known = source.trials if dataset.files_read else source.trials[:1]  # others have other data
+    # the other trials of generated data have other examples
+    known = source.trials if dataset.files_read else source.trials[:1]
     splits = {
         name: {t: split(environment, source.holdout, dataset.name, name, t) for t in known}
         for name, environment in environments.items()

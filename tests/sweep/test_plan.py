@@ -55,7 +55,7 @@ def test_a_sweep_names_the_selection_rule_of_its_tables() -> None:
     assert list(tiny(selection="oracle").runs) == list(tiny().runs)
     assert tiny(selection="val_env", validation_environments=1).runs
     assert tiny(selection="leave_one_out", test_environments="pairs").runs
-    with pytest.raises(UserError, match=r"unknown selection rule 'val_emv' .* mean val_env"):
+    with pytest.raises(UserError, match=r"unknown selection rule 'val_emv'; did you mean val_env"):
         tiny(selection="val_emv")
 
 
@@ -207,7 +207,7 @@ def test_a_dataset_may_have_trials_of_its_own() -> None:
     assert len(runs) == 2 * (2 + 4)
     more = specs(datasets=datasets[1:], algorithms=["ERM"], hparam_draws=2, draws="per trial")
     assert {s.id for s in more} == {s.id for s in runs if s.dataset_label == "more"}
-    with pytest.raises(UserError, match="trials must be a list of different numbers"):
+    with pytest.raises(UserError, match="trials must be .* a list of different numbers"):
         tiny(datasets=[DIGITS | {"training": {"trials": [1, 1]}}])
 
 

@@ -11,6 +11,7 @@ from oodbench.errors import UserError
 from oodbench.selection import selection_rules
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import launchers
+from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import type_in
 from tests.helpers.results.sweeps import tiny_file
 
@@ -128,5 +129,6 @@ def test_reading_a_strangers_results_runs_none_of_its_code(
 def test_a_rule_of_an_option_is_known_and_a_forgotten_one_hints_at_it(folder: Path) -> None:
     file = tiny_file(folder, **SHORT, selection="train_in")
     with pytest.raises(UserError, match=r"unknown selection rule 'train_in'.*--plugin MODULE"):
-        read_sweep(file)
-    assert read_sweep(file, plugins=["my_rules"]).selection == "train_in"
+        make_plan(read_sweep(file))
+    type_in("sweep", "plan", str(file), "--format", "json", "--plugin", "my_rules", code=0)
+    assert "train_in" in selection_rules
