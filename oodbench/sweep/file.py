@@ -1,9 +1,8 @@
 """Reads and checks a sweep file, and completes it by its protocol."""
 
-import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar
@@ -207,7 +206,7 @@ class Sweep(Training):
         max_length=200, description="a short name of letters, digits and signs, inside results/"
     )
     protocol: str | None = Field(default=None, description="the name of a sweep in sweeps/")
-    """The protocol in sweeps/ that completes the file, see `under`."""
+    """The protocol in sweeps/ that completes the file, see `_under`."""
     plugins: list[str] = Field(default=[], description="a list of names of modules")
     """Modules with the user's methods and datasets, which are imported first."""
     datasets: list[Annotated[Entry, BeforeValidator(_mapping)]] = Field(
@@ -358,13 +357,16 @@ def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] 
     for key, value in assignments("--set", settings).items():
         _assign(values, key, value)
         if key == "trials":
-            _drop_own_trials(values)
-    if values.get("protocol") is not None:
-        file = find_sweep(str(values["protocol"]))
-        protocol = _file(file)
-        validate(protocol, str(file), plugins)
-        values = under(protocol, values, str(path))
-    return validate(values, str(path), plugins)
+            _drop_trials_of_datasets(values)
+    if values.get("protocol") is None:
+        return validate(values, str(path), plugins)
+    file = find_sweep(str(values["protocol"]))
+    completed = _file(file)
+    protocol = validate(completed, str(file), plugins)
+    completed |= values
+    if "trials" in values:
+        _drop_trials_of_datasets(completed)
+    return _under(protocol, validate(completed, str(path), plugins), values, str(path))
 
 
 def name_of(path: Path) -> str:
@@ -389,7 +391,7 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _assign(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a dotted path. A name on the way becomes a mapping, and missing mappings are made."""
+    """Set the value at a dotted path, whose names become mappings and whose missing mappings are made."""
     *parents, last = path.split(".")
     at: Any = values
     for i, key in enumerate([*parents, last]):
@@ -408,52 +410,40 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
             at = inner
 
 
-def _drop_own_trials(values: dict[str, Any]) -> None:
+def _drop_trials_of_datasets(values: dict[str, Any]) -> None:
     for dataset in values.get("datasets", []):
         if isinstance(dataset, dict) and isinstance(dataset.get("training"), dict):
             dataset["training"].pop("trials", None)
 
 
-def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """The values of a sweep, completed by those of the protocol that it names.
+def _under(protocol: Sweep, sweep: Sweep, given: Iterable[str], place: str) -> Sweep:
+    """The sweep, whose file has the keys `given`, with the rows that its protocol fixes.
 
     A protocol is a sweep in sweeps/protocols/ that never changes: other numbers need a protocol with
     another name (`tests/golden/protocols.json` freezes each). A sweep under a protocol adds methods and
     trials. An algorithm that is given as a name has the protocol's hyperparameters, if the protocol lists
     it. Raises UserError for a sweep that contradicts its protocol.
     """
-    name = protocol["name"]
-    for key, value in values.items():
-        if key not in FREE_KEYS and value != protocol.get(key):
+    for key in given:
+        if key not in FREE_KEYS and getattr(sweep, key) != getattr(protocol, key):
             raise UserError(
-                f"{place}: the protocol {name} fixes '{key}'; leave it out, or name no protocol"
+                f"{place}: the protocol {protocol.name} fixes '{key}'; leave it out, or name no protocol"
             )
-    fixed = {_label(item): item for item in protocol["algorithms"]}
-    listed = values.get("algorithms", protocol["algorithms"])
-    items = listed if isinstance(listed, list) else []
-    if listed == "all" or any(isinstance(i, dict) and i.keys() == {"kind"} for i in items):
-        raise UserError(
-            f"{place}: the protocol {name} fixes hyperparameters of methods that it lists; list yours "
-            "by their names"
-        )
+    fixed = {row.title: row for row in protocol.algorithms}
     rows = []
-    for item in items:
-        row = fixed.get(_label(item), item)
-        if item not in (row, _label(item)):
+    for row in sweep.algorithms:
+        if row.name == "all" or row.name.startswith(KIND):
             raise UserError(
-                f"{place}: the protocol {name} fixes the row '{_label(item)}'; "
-                "give yours another `label`"
+                f"{place}: the protocol {protocol.name} fixes hyperparameters of methods that it lists; "
+                "list yours by their names"
             )
-        rows.append(row)
-    completed = copy.deepcopy({**protocol, **values, "algorithms": rows or listed})
-    if "trials" in values:
-        _drop_own_trials(completed)
-    return completed
-
-
-def _label(item: Any) -> str | None:
-    label = item.get("label") or item.get("name") if isinstance(item, dict) else item
-    return label if isinstance(label, str) else None
+        rows.append(fixed.get(row.title, row))
+        if row not in (rows[-1], Row(name=row.title)):
+            raise UserError(
+                f"{place}: the protocol {protocol.name} fixes the row '{row.title}'; give yours another "
+                "`label`"
+            )
+    return sweep.model_copy(update={"algorithms": rows})
 
 
 def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ()) -> Sweep:

@@ -132,7 +132,7 @@ def _usable(names: Iterable[str]) -> Iterator[str]:
 
 
 def _continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
-    """The sweep with the plug-ins of a stored plan, and with its kind of draws unless the file sets them."""
+    """The sweep with a stored plan's plug-ins, and with its kind of draws unless the file sets them."""
     settings = stored.get("settings", {})
     kept = {
         key: settings["sweep"][key]
@@ -186,7 +186,7 @@ _place = attrgetter(*PLAN_KEY)
 def _with_stored(
     plan: Plan, results: Directory, stored: Mapping[str, Any], options: LaunchOptions
 ) -> tuple[Plan, dict[str, State], set[str], set[str]]:
-    """The plan with the stored runs that are kept, the runs' states, and the ids to train and to start anew.
+    """The plan with the stored runs that are kept, their states, and the ids to train and to start anew.
 
     Prints which runs are stale; raises UserError for them unless `options.stale` says what to do.
     """

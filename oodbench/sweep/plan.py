@@ -223,7 +223,7 @@ def _cells(
 def _possible(
     cells: Iterable[Cell], known: Mapping[str, Measured], attributes: str
 ) -> tuple[list[RunSpec], list[Impossible]]:
-    """The runs of possible cells, and the impossible cells; raises UserError for runs without an example."""
+    """The runs of possible cells, and the impossible cells; raises UserError for runs without examples."""
     rows: list[RunSpec] = []
     impossible: list[Impossible] = []
     for cell in cells:

@@ -104,6 +104,8 @@ def test_a_file_without_a_name_has_that_of_its_protocol(tmp_path: Path) -> None:
         ("hparam_draws: 3\n", "fixes 'hparam_draws'"),
         ("evaluate_every: 10\n", "fixes 'evaluate_every'"),
         ("algorithms: [{name: ERM, hparams: {lr: 0.1}}]\n", "fixes the row 'ERM'"),
+        ("algorithms: all\n", "list yours by their names"),
+        ("algorithms: [{kind: penalty}]\n", "list yours by their names"),
     ],
 )
 def test_what_would_move_a_number_is_refused(text: str, message: str, tmp_path: Path) -> None:
