@@ -1,9 +1,9 @@
-"""Launchers: each has the runs of a sweep trained somewhere, and reports their states.
+"""Launchers: classes that have the runs of a sweep trained somewhere, and report the runs' states.
 
-A launcher is a subclass of `Launcher` that is registered under a name, by a file of this folder, by an
-entry point of the group `oodbench.launchers` or by a module that `--plugin` names; the guide's page on
-launchers writes one. It is called with a `Job`, which holds the runs, the options of the launch and the
-results directory.
+A launcher is a subclass of `Launcher` that is registered under a name: by a file of this folder, by an
+entry point of the group `oodbench.launchers`, or by a module that `--plugin` names. docs/guide/launchers.md
+shows how to write a launcher. It gets a `Job` with the runs, the options of the launch and the results
+directory.
 """
 
 import os
@@ -45,21 +45,21 @@ class LaunchOptions(TrainSettings):
     launcher: str = "local"
     """The name of a launcher."""
     workers: int | None = None
-    """Processes at a time; None is one per core or, on GPUs, `runs_per_gpu` of the resources a device."""
+    """Processes at a time; None: one per core, or the resource `runs_per_gpu` on each GPU."""
     devices: str = "auto"
     """`auto`, `cpu` or a list such as `cuda:0,cuda:1`."""
     resources: Mapping[str, Any] = field(default_factory=dict)
-    """The sweep's `resources`, which a launch fills in; each launcher takes the keys that it knows."""
+    """The sweep's `resources`, filled in by `launch`; each launcher reads the keys that it knows."""
     dry_run: bool = False
     """Whether the launcher only shows what it would submit."""
     stale: str = ""
-    """What is done with stale runs: `retrain` or `keep`; by default the launch is refused."""
+    """What a launch does with stale runs: `retrain` or `keep`; if empty, the launch is refused."""
     failed: bool = False
     """Whether failed and broken runs are trained again, too."""
     retries: int = 0
     """How often a run that fails is trained again in the same launch, after the others."""
     confirm: bool = False
-    """Whether to ask before anything is written, if a person can answer."""
+    """Whether to ask before anything is written, if stdin is a terminal."""
     table: bool = True
     """Whether the leaderboard is printed at the end."""
 
@@ -79,9 +79,9 @@ class Job:
     workers: int = 1
     """The number of processes at a time, which the launcher sets."""
     devices: tuple[str, ...] = ("cpu",)
-    """The devices that the workers are given in turn."""
+    """The devices, assigned to the workers in turn."""
     gpus: tuple[str, ...] = ()
-    """Names as in CUDA_VISIBLE_DEVICES; each worker is given the next one and sees no other."""
+    """Names as in CUDA_VISIBLE_DEVICES, assigned in turn; a worker sees no other GPU."""
 
     @property
     def at_once(self) -> int:
@@ -89,7 +89,7 @@ class Job:
         return min(self.workers, len(self.ids))
 
     def check_plan(self) -> None:
-        """Raise UserError if the results directory or its plan is gone since the launch began."""
+        """Raise UserError if the results directory or its plan has been removed since the launch began."""
         if not (self.results.path / "sweep.json").exists():
             raise UserError(
                 f"{self.results.path / 'sweep.json'} is gone since this launch began, which stops: move "
@@ -97,7 +97,7 @@ class Job:
             )
 
     def settings_of(self, worker: int) -> TrainSettings:
-        """The settings of a worker's runs: its device, and its share of the cores to read data."""
+        """The settings of a worker's runs, with its device and its share of the cores for reading data."""
         has_affinity = hasattr(os, "sched_getaffinity")
         cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
         share = cores // max(1, self.at_once)
@@ -113,14 +113,14 @@ class Job:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run's state, with a note on it."""
+    """A run's state, with a note on the state."""
 
     state: State
     note: str = ""
     log: Path | None = None
-    """The output of the run's last job, if it had one."""
+    """The output of the run's last job, if there is any."""
     provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The run's provenance, if its state is read from the disk."""
+    """The run's provenance on the disk; empty without any."""
 
 
 class Resources(BaseModel):
@@ -133,18 +133,18 @@ class Resources(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """The resources among `values` that this class knows."""
+        """The resources of the keys that this class has."""
         return cls.model_validate({k: v for k, v in values.items() if k in cls.model_fields})
 
 
 class Launcher(ABC):
-    """Base class of launchers, which get a sweep's runs trained; subclasses define at least `launch`."""
+    """Base class of launchers; subclasses define at least `launch`."""
 
     Resources: ClassVar[type[Resources]] = Resources
-    """The keys of `resources` that the launcher knows."""
+    """The keys of `resources` that the launcher reads."""
 
     def warm_up(self) -> None:  # noqa: B027
-        """Start slow preparations; called before the sweep is planned."""
+        """Start slow preparations; called before a sweep is planned."""
 
     def check(self, job: Job) -> None:  # noqa: B027
         """Raise UserError for runs that cannot be trained here; called before anything is written."""
@@ -153,16 +153,16 @@ class Launcher(ABC):
     def launch(self, job: Job) -> dict[str, State]:
         """Have each run of `job.ids` trained, unless another process trains it.
 
-        A failed run does not stop the others. Returns the state of each known run: the final one, or
-        `queued` if a cluster trains it later.
+        A failed run does not stop the others. Returns the states of runs: the final state, or `queued` if
+        a cluster trains the run later.
         """
 
     def preview(self, job: Job, console: Terminal) -> None:
-        """Print what `launch` would submit; raises UserError if it submits nothing."""
+        """Print what `launch` would submit; raises UserError if the launcher submits nothing."""
         raise UserError("--dry-run shows the jobs of a cluster: add --launcher slurm")
 
     def states(self, results: Directory, ids: Collection[str]) -> dict[str, RunStatus]:
-        """The status of each of these runs that the launcher has submitted to a cluster."""
+        """The status of those runs that the launcher has submitted to a cluster."""
         return {}
 
     def cancel(self, results: Directory) -> int:
@@ -171,17 +171,17 @@ class Launcher(ABC):
 
 
 def submitters(results: Directory, settings: Mapping[str, Any]) -> Iterator[Launcher]:
-    """All launchers; raises UserError if the one of a plan with these settings is not registered."""
+    """All launchers; raises UserError if the launcher in a plan's settings is not registered."""
     hint = plugin_hint(settings.get("plugins", ()))
     launchers.get(settings.get("launcher", "local"), str(results.path), hint)
     return (launchers.get(name)() for name in launchers)
 
 
 def states(results: Directory) -> dict[str, RunStatus]:
-    """The state of each planned run.
+    """The status of each planned run.
 
-    The disk decides which runs have ended. For the others, the launcher that submitted a run may know
-    whether it is queued, or can no longer be running.
+    The disk decides which runs have ended. Of other runs, the launcher that submitted them may know that
+    they are queued, or cannot be running any more.
     """
     stored, submitted = results.plan(), dict[str, RunStatus]()
     wanted = list(stored["rows"]["id"].unique())
@@ -195,7 +195,7 @@ def states(results: Directory) -> dict[str, RunStatus]:
 
 
 def statuses_on_disk(results: Directory, ids: Iterable[str]) -> dict[str, RunStatus]:
-    """The status of runs by the disk alone."""
+    """The status of runs by the disk alone, which knows no queues."""
     known = ended(results.path)
     statuses = {}
     for run_id in ids:
@@ -211,7 +211,7 @@ def statuses_on_disk(results: Directory, ids: Iterable[str]) -> dict[str, RunSta
 
 
 def progress_note(beat: Heartbeat | None) -> str:
-    """The step, machine and age of a run's heartbeat in words, empty without one."""
+    """The step, machine and age of a run's heartbeat in words; empty without a heartbeat."""
     if beat is None:
         return ""
     where = beat.node or beat.host
@@ -219,7 +219,7 @@ def progress_note(beat: Heartbeat | None) -> str:
 
 
 def check_resources(sweep: str, resources: Mapping[str, Any]) -> None:
-    """Raise UserError for resources of a sweep that no launcher knows, or whose values are wrong."""
+    """Raise UserError for a sweep's resources with keys that no launcher reads, or with wrong values."""
     place = f"the resources of {sweep}"
     known: list[type[Resources]] = [launchers.get(name).Resources for name in launchers]
     keys = dict.fromkeys(key for cls in known for key in cls.model_fields)

@@ -1,6 +1,6 @@
 """The launchers of this machine: `local`, a pool of warm processes, and `debug`, the calling process.
 
-The pool is also what a job of a cluster trains its runs with.
+A cluster's job trains its runs with such a pool, too.
 """
 
 import os
@@ -22,13 +22,13 @@ from oodbench.terminal import counted, terminal
 from oodbench.train.settings import MAX_VECTORIZED
 
 LOCK_RETRY_SECONDS = 5.0
-"""Seconds for which the pool tries again to train a run that another process holds."""
+"""Seconds for which the pool keeps trying to train a run that another process holds."""
 RETRY_SECONDS = 30.0
 """The pause before failed runs are trained again."""
 MANY = 8
-"""With so many bundles for each worker, a bundle of average size goes to one worker whole."""
+"""A piece of a bundle has at least one in `MANY` of a worker's share of all runs."""
 MAX_REQUEUES = 3
-"""How often a run is queued again after its process was asked to end or ended before it."""
+"""How often a run is queued again after its process was asked to end or ended before the run."""
 
 
 @register("local")
@@ -36,7 +36,7 @@ class Local(Launcher):
     """A pool of warm processes on this machine."""
 
     def warm_up(self) -> None:
-        """Start the server that forks workers."""
+        """Start the server that workers are forked from."""
         warm_up()
 
     def check(self, job: Job) -> None:
@@ -44,7 +44,7 @@ class Local(Launcher):
         check_devices(job)
 
     def launch(self, job: Job) -> dict[str, State]:
-        """Train the runs in as many processes as the options say or the devices bear."""
+        """Train the runs in as many processes as the options say or the devices allow."""
         shared = self.Resources.of(job.options.resources).runs_per_gpu
         here = placed(job, shared)
         if shared > 1 and here.devices == ("cpu",):
@@ -54,10 +54,10 @@ class Local(Launcher):
 
 @register("debug")
 class Debug(Launcher):
-    """The runs one after the other in this process, where a debugger sees them."""
+    """Trains the runs one after another in this process, where a debugger sees them."""
 
     def check(self, job: Job) -> None:
-        """Raise UserError for a run timeout, at which a process ends, and as `local` does."""
+        """Raise UserError for a run timeout, which ends a process, and as `local` does."""
         if job.options.run_timeout is not None:
             raise UserError(
                 "the launcher debug has no processes to end: use local for `run_timeout`"
@@ -65,7 +65,7 @@ class Debug(Launcher):
         check_devices(job)
 
     def launch(self, job: Job) -> dict[str, State]:
-        """Train the runs one after the other on the first device."""
+        """Train the runs one after another on the first device."""
         return with_retries(job, self._train)
 
     def _train(self, job: Job) -> dict[str, State]:
@@ -92,9 +92,9 @@ class Debug(Launcher):
 
 
 def with_retries(job: Job, train: Callable[[Job], dict[str, State]]) -> dict[str, State]:
-    """Train the runs, then those that failed as often as `retries` says; returns their states.
+    """Train the runs, and failed runs again as often as `retries` says; returns their states.
 
-    Every error counts, as none says whether it passes. A failed run's sentence says which attempt it was.
+    All errors are alike, as none says whether it will pass. A failed run's error names the attempt.
     """
     states, left, most = dict[str, State](), job.ids, job.options.retries + 1
     for attempt in range(1, most + 1):
@@ -115,66 +115,64 @@ def with_retries(job: Job, train: Callable[[Job], dict[str, State]]) -> dict[str
 def train_in_pool(job: Job) -> dict[str, State]:
     """Train the runs in a pool of warm processes, devices assigned round-robin; returns their states.
 
-    A worker gets as many runs of one bundle as it may train together. If a worker dies, its run counts
-    as failed; several runs are retried in halves. A new worker replaces it. Workers end when their
-    launcher dies.
+    A worker gets as many runs of one bundle as it may train together. If a worker dies, its run counts as
+    failed, several runs are retried in halves, and a new worker starts. Workers end when their launcher
+    dies.
     """
-    pool = _Pool(job)
-    try:
-        with Display(job, len(pool.workers)) as display:
-            return pool.train(display)
-    finally:
-        for worker in pool.workers:
-            worker.process.kill()
-        for worker in pool.workers:
-            worker.process.join()
+    with Display(job, job.at_once) as display:
+        pool = _Pool(job, display)
+        try:
+            return pool.train()
+        finally:
+            for worker in pool.workers:
+                worker.process.kill()
+            for worker in pool.workers:
+                worker.process.join()
 
 
 class _Pool:
-    """The workers of a job, the bundles of runs that wait for one, and the states of ended runs."""
+    """The workers of a job, the bundles that wait for a worker, and the states of ended runs."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, display: Display) -> None:
+        self.job, self.display = job, display
         self.workers = [start(job, i) for i in range(job.at_once)]
         self.waiting = deque(_bundles(job))
         self.states: dict[str, State] = {}
         self.held: dict[str, float] = {}
-        """When each run that another process holds was first asked for."""
+        """The time of the first attempt at each run that another process holds."""
         self.returned: Counter[str] = Counter()
 
-    def train(self, display: Display) -> dict[str, State]:
+    def train(self) -> dict[str, State]:
         while self.waiting or any(w.busy for w in self.workers):
             for worker in self.workers:
                 if not worker.busy and self.waiting:
                     worker.run_ids, worker.busy = self.waiting.popleft(), True
-                    display.started(worker.index, worker.run_ids)
+                    self.display.started(worker.index, worker.run_ids)
                     with suppress(OSError):  # if it has died, the loop will see it
                         worker.connection.send([self.job.specs[i] for i in worker.run_ids])
             self.job.check_plan()
             connections: dict[object, Worker] = {w.connection: w for w in self.workers}
             for connection in wait([w.connection for w in self.workers]):
-                self._receive_message(connections[connection], display)
+                self._receive(connections[connection])
         return self.states
 
-    def _receive_message(self, worker: Worker, display: Display) -> None:
-        event, value, message, run_id = receive(worker)
-        if event == "step":
-            display.stepped(worker.index, int(value))
-        elif event == "end":
-            worker.run_ids.remove(run_id)
-            self._run_ended(run_id, State(value), message, display)
+    def _receive(self, worker: Worker) -> None:
+        message = receive(worker)
+        if message.event == "step":
+            self.display.stepped(worker.index, message.value)
+        elif message.event == "end":
+            worker.run_ids.remove(message.run_id)
+            self._run_ended(message.run_id, message.value, message.text)
         else:
-            display.idle(worker.index)
+            self.display.idle(worker.index)
             left, worker.run_ids, worker.busy = worker.run_ids, [], False
-            if event == "died":
+            if message.event == "died":
                 self.workers[worker.index] = start(self.job, worker.index)
-                left = self._worker_died(worker, left, State(value), message, display)
+                left = self._worker_died(worker, left, message.value, message.text)
             self.waiting.extendleft([i] for i in reversed(left))  # they train one at a time
 
-    def _worker_died(
-        self, worker: Worker, ids: list[str], state: State, message: str, display: Display
-    ) -> list[str]:
-        """The runs that are trained again at once; others have failed or wait at the end of the queue."""
+    def _worker_died(self, worker: Worker, ids: list[str], state: State, message: str) -> list[str]:
+        """The runs to train again at once; the others have failed or are at the end of the queue."""
         runs = [self.job.results.run(run_id) for run_id in ids]
         if stack := "".join(run.take_stack() for run in runs):
             beats = [(run, run.heartbeat()) for run in runs]
@@ -183,7 +181,7 @@ class _Pool:
             if len(late) > 1:
                 message += f", with {counted(len(late) - 1, 'run')} vectorized beside it"
             for run in late:
-                self._fail(run, message, stack, display)
+                self._fail(run, message, stack)
             return [run.id for run in runs if run not in late]
         if state is State.FAILED and len(ids) > 1:
             half = len(ids) // 2
@@ -191,23 +189,22 @@ class _Pool:
             return []
         for run in runs:
             if not self._requeued(run.id, state):
-                self._fail(run, message, "", display)
+                self._fail(run, message, "")
         return []
 
-    def _fail(self, run: RunDirectory, message: str, stack: str, display: Display) -> None:
+    def _fail(self, run: RunDirectory, message: str, stack: str) -> None:
         run.fail(message, stack)
-        self._run_ended(run.id, State.FAILED, message, display)
+        self._run_ended(run.id, State.FAILED, message)
 
-    def _run_ended(self, run_id: str, state: State, message: str, display: Display) -> None:
+    def _run_ended(self, run_id: str, state: State, message: str) -> None:
         if not self._requeued(run_id, state, message):
-            display.ended(run_id, state, message)
+            self.display.ended(run_id, state, message)
             self.states[run_id] = state
 
     def _requeued(self, run_id: str, state: State, message: str = "") -> bool:
-        """Raises UserError with the message of an interruption that would meet every other run, too."""
         again = False
         if state is State.INTERRUPTED:
-            if message:
+            if message:  # every other run would be interrupted, too
                 raise UserError(f"{message}; once that is mended, the same launch goes on")
             self.returned[run_id] += 1
             again = self.returned[run_id] <= MAX_REQUEUES
@@ -223,7 +220,7 @@ class _Pool:
 
 
 def _bundles(job: Job) -> Iterator[list[str]]:
-    """The runs in groups of one bundle each, split so that all workers have work."""
+    """The runs by bundle, in pieces that give every worker some."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for run_id in job.ids:
         alike.setdefault(job.specs[run_id].bundle_key, []).append(run_id)
@@ -234,20 +231,20 @@ def _bundles(job: Job) -> Iterator[list[str]]:
 
 
 def _is_our_double(run: RunDirectory) -> bool:
-    """Whether this very cluster job trains the run a second time, on a node given up for dead.
+    """Whether this process's cluster job trains the run a second time, on a node given up for dead.
 
-    The double may be killed at any time and only this process would notice, so it waits for the double
-    to end. Another job's runs are left to that job.
+    The double may be killed at any time, and only this process would notice, so it waits for the double.
+    The runs of other jobs are left to them.
     """
     beat = run.heartbeat()
     return beat is not None and beat.job is not None and beat.job == slurm_job()
 
 
 def placed(job: Job, runs_per_gpu: int) -> Job:
-    """The job with the devices of this machine and the number of its processes.
+    """The job with this machine's devices and the number of processes.
 
-    Where all devices are GPUs, `runs_per_gpu` processes share each and see no other, so that they allocate
-    no memory on others.
+    If all devices are GPUs, `runs_per_gpu` processes share each GPU and see no other, so that they allocate
+    no memory there.
     """
     devices, workers = available_devices(job.options.devices), job.options.workers
     if devices == ("cpu",):
@@ -262,9 +259,9 @@ def placed(job: Job, runs_per_gpu: int) -> Job:
 
 
 def available_devices(wanted: str) -> tuple[str, ...]:
-    """The devices that `wanted` names: `auto` is every CUDA device, or the CPU if there is none.
+    """The devices that `wanted` names, in a list such as `cuda:0,cuda:1`; `auto` is all GPUs, or the CPU.
 
-    Otherwise it is a list such as `cuda:0,cuda:1`; raises UserError for a device that is not here.
+    Raises UserError for a device that is not here.
     """
     import torch
 

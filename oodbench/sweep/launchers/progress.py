@@ -1,6 +1,6 @@
-"""The progress of a launch: a bar for the sweep and one for each worker.
+"""Shows the progress of a launch: on a terminal, a bar for the sweep and one for each worker.
 
-In a notebook one bar for the sweep. Elsewhere, a line per ended run with the time left.
+In a notebook, a bar for the sweep. Elsewhere, a line for each ended run with the time left.
 """
 
 import time
@@ -24,11 +24,11 @@ from oodbench.sweep.launchers import Job
 from oodbench.terminal import Terminal, duration, printable, terminal
 
 LEAST_BAR = 8
-"""The least width of a bar."""
+"""The smallest width of a bar."""
 
 
 def progress(console: Terminal, most: int, **options: Any) -> Progress:
-    """Bars that count up to `most` and fit the terminal; long descriptions are cut."""
+    """Bars that count up to `most` and fit the terminal, with cut descriptions."""
     counts = 2 * len(str(most)) + 1
     times = 2 * len("0:00:00")
     room = console.width - LEAST_BAR - counts - times - 4  # a blank between two columns
@@ -49,21 +49,21 @@ def progress(console: Terminal, most: int, **options: Any) -> Progress:
 
 
 def title(spec: RunSpec) -> str:
-    """A run's row, dataset, test set, draw and trial, to be printed."""
+    """A run's row, dataset, test set, draw and trial, as printable text."""
     tests = "+".join(spec.test_environments)
     which = f"draw {spec.draw}, trial {spec.trial}"
     return printable(f"{spec.label} on {spec.dataset_name} (test {tests}), {which}")
 
 
 class Display:
-    """Progress on a terminal; a line per ended run where the output is a file or a pipe."""
+    """Shows the progress of a job's runs."""
 
     def __init__(self, job: Job, workers: int) -> None:
         self.console = terminal()
         self.specs = job.specs
         self.total = len(job.specs)
         self.before = len(job.specs) - len(job.ids)
-        """The number of runs that had ended before this launch."""
+        """The number of runs that ended before this launch."""
         self.count = self.before
         self.started_at = time.monotonic()
         most = max([self.total, *(job.specs[i].steps for i in job.ids)])
@@ -82,22 +82,22 @@ class Display:
         self._progress.stop()
 
     def started(self, worker: int, run_ids: Sequence[str]) -> None:
-        """Show that a worker has taken up some runs."""
+        """Show that a worker has started some runs."""
         text = some([title(self.specs[i]) for i in run_ids], 1)
         steps = max(self.specs[i].steps for i in run_ids)
         self._progress.reset(self._bars[worker], total=steps, visible=True)
         self._progress.update(self._bars[worker], description=text)
 
     def stepped(self, worker: int, step: int) -> None:
-        """Show that a worker has done `step` steps of its runs."""
+        """Show the number of steps that a worker has done."""
         self._progress.update(self._bars[worker], completed=step)
 
     def idle(self, worker: int) -> None:
-        """Hide the bar of a worker that has nothing to do."""
+        """Hide the bar of an idle worker."""
         self._progress.update(self._bars[worker], visible=False)
 
     def ended(self, run_id: str, state: State, message: str) -> None:
-        """Count a run that has ended in a final state, and print a line for it where one is due."""
+        """Count a run in a final state; print a line unless the run is done and a bar counts it."""
         if not state.final:
             return
         self.count += 1
@@ -117,7 +117,7 @@ class Display:
 
 
 def _notebook_bar(runs: int) -> Any:
-    shown: Any = import_module("IPython.display")  # which is there in a notebook
-    bar = shown.ProgressBar(runs)
+    display: Any = import_module("IPython.display")  # notebooks have it
+    bar = display.ProgressBar(runs)
     bar.display()
     return bar

@@ -1,10 +1,10 @@
 """The launcher `slurm`: runs packed into jobs, jobs into arrays, submitted through submitit.
 
-What has to be done is read from the results directory whenever a job starts, also after Slurm has
-requeued it; submitit's pickles only say which runs a job is about.
+A job reads from the results directory what is left to do, whenever it starts, also after Slurm has requeued
+it. submitit's pickles only say which runs a job has.
 
-OUT/jobs/<name>/submission.json   one array of jobs: which runs are in which
-                *_log.out, .err   what the jobs print
+OUT/jobs/<name>/submission.json   an array of jobs, and the runs of each
+                *_log.out, .err   the jobs' output
 """
 
 import io
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
     from oodbench.sweep.estimate import Forecast
 
 JOB_MINUTES = 10
-"""About how long a job of short runs takes, unless `runs_per_job` says how many share one."""
+"""About how long a job of short runs takes, unless `runs_per_job` sets the number of its runs."""
 MAX_REQUEUES = 10_000
-"""Time-outs after which a job is given up: more than any job has, as a run goes on where it was."""
+"""Time-outs after which a job is given up: more than any job has, as runs are resumed."""
 OURS = {"job-name", "array", "output", "error", "open-mode", "signal", "chdir", "time", "wrap"}
-"""Options of sbatch that the launcher sets itself."""
+"""The options of sbatch that the launcher sets."""
 MAX_ARRAY_SIZE = 1001
-"""Slurm's default for the most jobs of one array."""
+"""The most jobs of one array, Slurm's default."""
 ACTIVE = {
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED",
     "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING", "SIGNALING", "STAGE_OUT",
 }  # fmt: skip
-"""The states of a job that has not ended yet."""
+"""The states of jobs that have not ended."""
 SILENT = 20.0
 """Seconds without a heartbeat after which a run whose job has ended is lost."""
 
@@ -69,7 +69,7 @@ class SlurmResources(Resources):
     model_config = ConfigDict(regex_engine="python-re")
 
     partition: str | None = None
-    """The partition; the cluster's default if not given."""
+    """The partition; None: the cluster's default."""
     account: str | None = None
     qos: str | None = None
     gpus: str = Field(
@@ -87,11 +87,11 @@ class SlurmResources(Resources):
     )
     """Time limit of a job."""
     constraint: str | None = None
-    """Features that the node must have."""
+    """Features of the node."""
     parallel: int | None = Field(default=None, ge=1)
     """Jobs of an array that run at a time."""
     runs_per_job: int | None = Field(default=None, ge=1)
-    """Runs that share a job; None is as many as take about ten minutes."""
+    """Runs that share a job; None: as many as take about ten minutes."""
     slurm: dict[str, Any] = Field(default={})
     """Any other option of sbatch, and `setup` and `signal_delay_s` of submitit."""
 
@@ -101,12 +101,12 @@ class SlurmResources(Resources):
         return int(self.gpus.rpartition(":")[2])
 
     def at_a_time(self, threads: int) -> int:
-        """Runs that a job trains at once: `runs_per_gpu` per GPU; without GPUs, one per `threads` cores."""
+        """Runs that a job trains at once: `runs_per_gpu` per GPU, or one per `threads` cores without GPUs."""
         return self.gpu_count * self.runs_per_gpu or max(1, self.cpus // threads)
 
 
 def minutes(text: str) -> int:
-    """The minutes, rounded up, of a time as Slurm spells it: `90`, `30:00`, `1:30:00`, `2-12:30:00`."""
+    """The minutes, rounded up, of a time in Slurm's notation: `90`, `30:00`, `1:30:00`, `2-12:30:00`."""
     days, _, rest = text.strip().rpartition("-")
     numbers = [int(n) for n in rest.split(":")]
     if not days and len(numbers) < 3:  # minutes first
@@ -117,15 +117,15 @@ def minutes(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRuns:
-    """The work of a job: train its runs, as many at a time as it has room for."""
+    """The work of a job, called with the ids of its runs."""
 
     job: Job
-    """The sweep, its options and how many runs are trained at a time; its runs are on disk."""
+    """The sweep, its options and how many runs are trained at a time, without specs."""
     stop_seconds: float
-    """The seconds that the runs have for their checkpoints when the job has to go."""
+    """Seconds for the runs' checkpoints when Slurm ends the job."""
 
     def __call__(self, ids: Pack) -> dict[str, State]:
-        """Train the runs that have not ended; returns their states."""
+        """Train those runs that have not ended; returns their states."""
         results = self.job.results
         stored = results.specs()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ""
@@ -140,11 +140,11 @@ class TrainRuns:
         return trained
 
     def _is_left(self, state: State) -> bool:
-        """A requeued job may have been about to train a failed run again."""
+        # a requeued job may have been about to train a failed run again
         return not state.final or (state is State.FAILED and self.job.options.retries > 0)
 
     def checkpoint(self, ids: Pack) -> "DelayedSubmission":
-        """Stop the workers and return the job to queue again; submitit calls this when Slurm ends a job."""
+        """Stop the workers and return the job to requeue; submitit calls this when Slurm ends a job."""
         from submitit.helpers import DelayedSubmission
 
         stop(self.stop_seconds)
@@ -153,19 +153,19 @@ class TrainRuns:
 
 @register("slurm")
 class Slurm(Launcher):
-    """Array jobs of a Slurm cluster."""
+    """Submits array jobs to a Slurm cluster."""
 
     Resources = SlurmResources
 
     def check(self, job: Job) -> None:
-        """Raise UserError where there is no Slurm, or for options that no job can have."""
+        """Raise UserError without Slurm on this machine, or for options that no job can have."""
         check_slurm()
         Request(job)
 
     def launch(self, job: Job) -> dict[str, State]:
-        """Submit the runs that are not queued yet and return at once, with `queued` for each of them.
+        """Submit the runs that are not queued yet, and return at once with their state `queued`.
 
-        Raises UserError with Slurm's sentence if it refuses them.
+        Raises UserError with Slurm's message if Slurm refuses the jobs.
         """
         request = Request(job)
         request.jobs.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ class Slurm(Launcher):
         return before | dict.fromkeys(chain.from_iterable(new), State.QUEUED)
 
     def preview(self, job: Job, console: Terminal) -> None:
-        """Print the jobs that a launch would submit: the options of sbatch, and their commands."""
+        """Print the jobs that a launch would submit, with options of sbatch and the setup commands."""
         request = Request(job)
         arrays = request.arrays(self._states(job))
         if arrays:
@@ -192,13 +192,10 @@ class Slurm(Launcher):
             console.print("\n".join([title, *flags, *request.setup]), soft_wrap=True)
 
     def states(self, results: Directory, ids: Collection[str]) -> dict[str, RunStatus]:
-        """The status of the runs that were submitted, by Slurm's queue and the disk.
-
-        Slurm is asked before the disk is read: what is gone from the queue has ended on the disk.
-        """
+        """The status of the runs that were submitted, by Slurm's queue and the disk."""
         known = submissions(results)
         jobs: Queue | str
-        try:
+        try:  # before the disk is read: what has left the queue has then ended on the disk
             jobs = queue(known)
         except UserError as error:
             jobs = f"Slurm does not tell: {error}"
@@ -211,7 +208,7 @@ class Slurm(Launcher):
         return {i: status_of(results, i, *runs[i], jobs) for i in ids if i in runs}
 
     def cancel(self, results: Directory) -> int:
-        """Cancel the sweep's jobs and no others; returns how many had not ended."""
+        """Cancel this sweep's jobs only; returns how many had not ended."""
         known = submissions(results)
         active = [array for (array, _), job in queue(known).items() if job.state in ACTIVE]
         if active:
@@ -226,7 +223,7 @@ class Slurm(Launcher):
 
 
 class Request:
-    """What a launch asks Slurm for; raises UserError for options that no job can have."""
+    """The jobs that a launch requests; raises UserError for options that no job can have."""
 
     def __init__(self, job: Job) -> None:
         self.asked = asked = SlurmResources.of(job.options.resources)
@@ -239,14 +236,14 @@ class Request:
         """The folder of the submissions."""
         given = {key.replace("_", "-"): value for key, value in asked.slurm.items()}
         for key in given.keys() & OURS:
-            raise UserError(f"slurm: {key} is set by the launcher itself")
+            raise UserError(f"slurm: {key} is set by the launcher")
         self.delay = int(given.pop("signal-delay-s", min(120, 15 * minutes(asked.time))))
         """Seconds between Slurm's signal and the end of a job's time."""
         setup = given.pop("setup", [])
         path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([checkout(), Path.cwd()]))
         ours = f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"
         self.setup = [*([setup] if isinstance(setup, str) else setup), ours]
-        """The user's commands, then one by which jobs import the project and what lies in this folder."""
+        """The user's commands, then a command by which jobs import the project and modules of this folder."""
         options = {
             "partition": asked.partition,
             "account": asked.account,
@@ -260,7 +257,7 @@ class Request:
         self.options = {key: value for key, value in options.items() if value is not None} | given
 
     def arrays(self, states: Mapping[str, State]) -> dict[str, tuple[Pack, ...]]:
-        """Job arrays by name, each a tuple of packs (one pack of runs a job), for runs nobody trains."""
+        """Job arrays by name, as packs of runs, one for each job, of the runs that no process trains."""
         left = [i for i, s in states.items() if s is State.PLANNED or s.can_be_retried]
         packs = packed({i: self.job.specs[i] for i in left}, self.asked, self.job.options)
         prefix = re.sub(r"[^\w.-]", "-", self.job.name) + time.strftime("-%m%d-%H%M%S")
@@ -270,14 +267,14 @@ class Request:
         }
 
     def submit(self, name: str, packs: tuple[Pack, ...]) -> None:
-        """Submit an array of jobs; raises UserError with Slurm's sentence if it is refused.
+        """Submit an array of jobs; raises UserError with Slurm's message if Slurm refuses it.
 
-        Earlier failures of its runs are then forgotten, as a job leaves failed runs alone.
+        Earlier failures of the runs are then removed, as jobs do not train failed runs.
         """
         results = self.job.results
         try:
             job = self._submit(name, packs)
-        except RuntimeError as error:  # submitit's errors are such
+        except RuntimeError as error:  # submitit's errors derive from it
             shutil.rmtree(self.jobs / name, ignore_errors=True)
             raise UserError(f"sbatch: {' '.join(str(error).split())}") from error
         submission = Submission(name, packs, time.time(), job)
@@ -293,7 +290,7 @@ class Request:
             self.jobs / name,
             cluster="slurm",
             slurm_max_num_timeout=MAX_REQUEUES,
-            # no code from the folder where the job starts
+            # -P: import nothing from the folder where the job starts
             slurm_python=f"{shlex.quote(sys.executable)} -P",
         )
         executor.update_parameters(
@@ -302,7 +299,7 @@ class Request:
             slurm_signal_delay_s=self.delay,
             slurm_array_parallelism=self.asked.parallel or sys.maxsize,
             slurm_setup=self.setup,
-            # srun inherits no cpus since Slurm 22.05, and no environment under SBATCH_EXPORT=NONE
+            # srun does not inherit cpus since Slurm 22.05, nor the environment under SBATCH_EXPORT=NONE
             slurm_srun_args=["--export=ALL", f"--cpus-per-task={self.asked.cpus}"],
             slurm_additional_parameters=self.options,
         )
@@ -320,7 +317,8 @@ def packed(
 ) -> list[Pack]:
     """The ids of the runs of each job: `runs_per_job`, or as many as take about ten minutes.
 
-    The times are measured here unless a forecast has them; a job gets no more than half of its time limit.
+    Times are measured here unless `expected` is given. The runs of a job take at most half of its time
+    limit.
     """
     from oodbench.sweep.estimate import forecast
 
@@ -342,7 +340,7 @@ def packed(
 
 
 def described(packs: Sequence[Pack], asked: SlurmResources) -> str:
-    """A sentence on how runs share jobs."""
+    """A sentence on the numbers of runs and jobs."""
     text = f"Slurm: {counted(sum(map(len, packs)), 'run')} in {counted(len(packs), 'job')}"
     if asked.runs_per_job is None and any(len(pack) > 1 for pack in packs):
         text += f": short runs share jobs of about {JOB_MINUTES} minutes, or runs_per_job of them"
@@ -351,13 +349,13 @@ def described(packs: Sequence[Pack], asked: SlurmResources) -> str:
 
 @dataclass(frozen=True)
 class Submission:
-    """One array of jobs that Slurm has accepted."""
+    """An array of jobs that Slurm has accepted."""
 
     name: str
-    """The name of its jobs, and of its folder in OUT/jobs."""
+    """The name of the jobs, and of their folder in OUT/jobs."""
     packs: tuple[Pack, ...]
     time: float
-    """The time of the submission, in seconds since 1970."""
+    """The time of submission, in seconds since 1970."""
     job: str
     """Slurm's id of the array."""
 
@@ -366,18 +364,18 @@ class Submission:
         return f"{self.job}_{index}" if len(self.packs) > 1 else self.job
 
     def log(self, index: int, folder: Path) -> Path | None:
-        """The log of the job at an index of the array, or None if it has none."""
+        """The log of the job at an index of the array, if there is one."""
         return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
 
     def file(self, results: Directory) -> Path:
-        """Where the submission is stored until it is cancelled."""
+        """The file in which the submission is stored until it is cancelled."""
         return results.path / "jobs" / self.name / "submission.json"
 
 
 def submissions(results: Directory) -> list[Submission]:
-    """The submissions of a results directory, the oldest first.
+    """The submissions of a results directory, oldest first.
 
-    A damaged one is left out: its runs are judged by their own files alone.
+    A damaged submission is left out: the status of its runs then comes from the disk alone.
     """
     found = []
     for path in results.path.glob("jobs/*/submission.json"):
@@ -396,11 +394,11 @@ class QueuedJob(NamedTuple):
 
 
 Queue = dict[tuple[str, int], QueuedJob]
-"""Jobs by Slurm's id of their array and their index in it."""
+"""Jobs by Slurm's id of the array and the index in the array."""
 
 
 def queue(known: Iterable[Submission]) -> Queue:
-    """The jobs that Slurm still knows of, by their names; raises UserError."""
+    """The jobs of submissions that Slurm still knows; raises UserError if Slurm does not answer."""
     ids = {submission.name: submission.job for submission in known}
     if not ids:
         return {}
@@ -412,7 +410,7 @@ def queue(known: Iterable[Submission]) -> Queue:
     for line in lines:
         name, job, state, node, reason = line.strip().split("|", 4)
         array, _, index = job.partition("_")
-        if ids[name] == array:  # another user's jobs may have the same names
+        if ids[name] == array:  # other users' jobs may have the same names
             jobs[array, int(index or 0)] = QueuedJob(job, state, reason, node)
     return jobs
 
@@ -461,7 +459,7 @@ def check_slurm(command: str = "sbatch") -> None:
 
 
 def ask(*command: str) -> str:
-    """The output of one of Slurm's commands; raises UserError with Slurm's own sentence."""
+    """The output of a Slurm command; raises UserError with Slurm's message."""
     check_slurm(command[0])
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:

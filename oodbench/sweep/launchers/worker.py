@@ -1,4 +1,4 @@
-"""Worker processes that train one run after another: how they start, and their messages."""
+"""Starts worker processes, which train one run after another, and exchanges messages with them."""
 
 import contextlib
 import multiprocessing
@@ -14,7 +14,7 @@ from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from oodbench.arithmetic import NATIVE, PORTABLE, environment, settle
 from oodbench.errors import UserError
@@ -26,45 +26,55 @@ from oodbench.sweep.launchers import Job
 from oodbench.train.settings import TrainSettings
 
 STOP = getattr(signal, "SIGUSR2", signal.SIGTERM)
-"""The signal at which a worker saves its runs and ends; Windows has none, and ends the process at once."""
+"""The signal at which a worker saves its runs and ends; on Windows the process ends at once."""
 SIGNALS = {STOP, signal.SIGTERM, signal.SIGINT}
-"""The signals with which a cluster, or Ctrl-C, asks every process of a job to end."""
+"""The signals by which a cluster, or Ctrl-C, asks every process of a job to end."""
 KILL_SECONDS = 2.0
-"""A killed worker's run counts as failed only if this process lives on so long: a machine that goes down
-or a cluster that ends the whole job kills the workers first, and then the run is to be resumed."""
+"""How long this process must survive a killed worker for the worker's run to count as failed. A machine
+that goes down, or a cluster that ends a job, may kill workers first; their runs are then resumed."""
 LOST_EXIT_CODE = 255
 """The exit code that multiprocessing reports for a worker whose fork server has died as well."""
 MAX_SERVERS = 3
-"""Times that a server to fork workers from is started for one worker."""
+"""How often the server that workers are forked from is started for one worker."""
 SERVER_SECONDS = 0.5
-"""Seconds after which the system knows that a server that no longer answers has ended."""
+"""Seconds after which the system knows that a silent server has ended."""
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
-"""Settings of workers, unless the user has set them: glibc reuses the pages of freed tensors. By
-default each tensor above a few hundred kilobytes is mapped and unmapped, and every page of it faults
-again."""
+"""Workers' environment variables, unless the user sets them: glibc reuses the pages of freed tensors. By
+default it maps and unmaps every tensor above a few hundred kilobytes, and each of its pages faults again."""
 FORKS = sys.platform == "linux" and "forkserver" in multiprocessing.get_all_start_methods()
-"""Whether workers are forked, which libraries survive on Linux only."""
+"""Whether workers are forked, which libraries support on Linux only."""
 KILL = 9
-"""The number of SIGKILL, which not every system names."""
+"""The number of SIGKILL, which Windows does not name."""
+
+
+class Message(NamedTuple):
+    """What a worker reports.
+
+    `step` (a value), `end` (a state, its message and the run), `idle`, or `died` (a state and why): an idle
+    worker has not started the runs that it was given and has not reported on. The state of a run whose
+    worker died is `failed`, or `interrupted` if the worker was asked to end.
+    """
+
+    event: str
+    value: Any = ""
+    text: str = ""
+    run_id: str = ""
 
 
 @dataclass
 class Worker:
-    """A process that trains one run after the other, with torch imported once."""
+    """A process that imports torch once and trains one run after another."""
 
     index: int
     process: BaseProcess
     connection: Connection
     run_ids: list[str] = field(default_factory=list)
-    """The runs that it was given and has not reported on yet, in that order."""
+    """The runs that it was given and has not reported on, in order."""
     busy: bool = False
 
 
 def start(job: Job, index: int) -> Worker:
-    """Start a worker, retrying with a new fork server if the server dies meanwhile.
-
-    Raises UserError if servers keep dying.
-    """
+    """Start a worker, again with a new fork server if the server dies; raises UserError if it keeps dying."""
     for _ in range(MAX_SERVERS):
         with contextlib.suppress(EOFError, OSError):  # our end of a connection to a dead server
             return _forked(job, index)
@@ -78,10 +88,9 @@ def start(job: Job, index: int) -> Worker:
 def _forked(job: Job, index: int) -> Worker:
     warm_up()
     native = all(spec.arithmetic == NATIVE for spec in job.specs.values())
-    # the server to fork from has loaded torch, and its arithmetic is portable for good
-    context: Any = SpawnContext()
-    if FORKS and not native:
-        context = multiprocessing.get_context("forkserver")
+    # the fork server has loaded torch, whose arithmetic is then portable for good
+    forks = FORKS and not native
+    context: Any = multiprocessing.get_context("forkserver") if forks else SpawnContext()
     connection, workers_end = context.Pipe()
     variables = environment(NATIVE if native else PORTABLE)
     if job.gpus:
@@ -98,10 +107,9 @@ def _forked(job: Job, index: int) -> Worker:
 
 
 def warm_up() -> None:
-    """Start the server that workers are forked from: it imports torch while the caller goes on.
+    """Start the server that workers are forked from, unless it is alive; it imports torch meanwhile.
 
-    The server ends with the last of this process and its workers. The first worker starts a server if
-    none is alive.
+    The server ends with the last of this process and its workers.
     """
     if FORKS:
         from multiprocessing import forkserver
@@ -132,7 +140,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_main() -> Iterator[None]:
-    """Keep workers from importing the launching script, which would launch again."""
+    # workers would import the launching script, which would launch again
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -157,9 +165,9 @@ def _blocked() -> Iterator[None]:
 def work(
     connection: Connection, results: Path, settings: TrainSettings, environment: Mapping[str, str]
 ) -> None:
-    """Train the runs that the launcher sends, until it closes the connection or dies."""
+    """Train the runs that the launcher sends, until the launcher closes the connection or dies."""
     end_with_parent()
-    os.environ.clear()  # the server that this process was forked from may have an older one
+    os.environ.clear()  # the fork server may have an older environment
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     from oodbench.registry import load_plugins
@@ -169,9 +177,16 @@ def work(
 
     settle()
     interrupts = Interrupts()
-    signal.signal(STOP, lambda *_: setattr(interrupts, "stop", True))
+
+    def ask_to_stop(*_: object) -> None:
+        interrupts.stop = True
+
+    def ask_to_save(*_: object) -> None:
+        interrupts.save = True
+
+    signal.signal(STOP, ask_to_stop)
     if slurm_job() is not None:  # the cluster's warning before a kill
-        signal.signal(signal.SIGTERM, lambda *_: setattr(interrupts, "save", True))
+        signal.signal(signal.SIGTERM, ask_to_save)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     format_warnings()
@@ -182,11 +197,11 @@ def work(
         nonlocal last
         if time.monotonic() - last > 0.2:
             last = time.monotonic()
-            send("step", step)
+            send(Message("step", step))
 
-    def send(event: str, value: object = "", message: str = "", run_id: str = "") -> None:
+    def send(message: Message) -> None:
         try:
-            connection.send((event, value, message, run_id))
+            connection.send(message)
         except OSError:
             os._exit(1)  # the launcher is gone: leave the run as it is, for the next launch
 
@@ -200,22 +215,18 @@ def work(
         execute_bundle(
             [(spec, Directory(results).run(spec.id)) for spec in specs],
             settings,
-            lambda run_id, state, message: send("end", state, message, run_id),
+            lambda run_id, state, text: send(Message("end", state, text, run_id)),
             progress,
             interrupts,
         )
-        send("idle")
+        send(Message("idle"))
 
 
-def receive(worker: Worker) -> tuple[str, str, str, str]:
-    """A message: ("step", number), ("end", state, sentence, run), ("idle",) or ("died", state, why).
-
-    An idle worker has not started the runs that it was given and has not reported on. The state
-    of one that died is `failed`, or `interrupted` if it was asked to end.
-    """
+def receive(worker: Worker) -> Message:
+    """The worker's next message; `died` after its end."""
     try:
-        event, value, message, run_id = worker.connection.recv()
-        return str(event), str(value), str(message), str(run_id)
+        message: Message = worker.connection.recv()
+        return message
     except (EOFError, OSError):
         worker.process.join()
         code = worker.process.exitcode
@@ -223,11 +234,11 @@ def receive(worker: Worker) -> tuple[str, str, str, str]:
             time.sleep(KILL_SECONDS)
         asked = code in (0, -signal.SIGTERM, -STOP)
         state = State.INTERRUPTED if asked else State.FAILED
-        return "died", state, f"its process died (exit code {code})", ""
+        return Message("died", state, f"its process died (exit code {code})")
 
 
 def stop(seconds: float) -> None:
-    """Ask every worker of this process to checkpoint its run and end, and wait at most `seconds`."""
+    """Ask every worker of this process to save its runs and end, and wait at most `seconds`."""
     workers = multiprocessing.active_children()
     for worker in workers:
         if worker.pid is not None:
