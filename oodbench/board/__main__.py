@@ -26,6 +26,7 @@ from oodbench.results.boards import (
     nothing_frozen,
     to_come,
 )
+from oodbench.sweep.file import from_commas
 from oodbench.terminal import DataDir, Plugins, Stale, Workers, commands, counted, terminal
 
 app = commands(__doc__, no_args_is_help=True)
@@ -84,9 +85,9 @@ def cache(
     data_dir: Annotated[Path, typer.Option(help="Where pictures and weights are.")],
     tier: TierName = None,
 ) -> None:
-    """Extract the features of a board's datasets once, on the GPU if there is one.
+    """Extract the features of a board's datasets once, on a GPU if there is one.
 
-    Datasets whose pictures or weights are missing are left out.
+    Datasets without their pictures or weights are left out.
     """
     from oodbench.board.protocol import cache_features, find_tier, protocol_of, restricted
 
@@ -103,12 +104,12 @@ def run(
         typer.Option(
             "--algorithm",
             "--algorithms",
-            help="A method, a row of the protocol, or all, the default; several times, or with commas.",
+            help="A method, a row of the protocol, or all (the default); repeatable, or with commas.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The results directory; results/NAME, with the tier, if not."),
+        typer.Option(help="The results directory; results/NAME or results/NAME-TIER by default."),
     ] = None,
     plugin: Plugins = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
@@ -117,7 +118,7 @@ def run(
     tier: TierName = None,
     features: Annotated[
         Path | None,
-        typer.Option(help="Features by a model of your own in place of those of --dataset."),
+        typer.Option(help="A file of your features, in place of those of --dataset."),
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Train nothing: show the runs, and how long they take.")
@@ -128,8 +129,8 @@ def run(
 ) -> None:
     """Train methods on the protocol of a board, and print them among its frozen rows.
 
-    Datasets whose data or package are missing are left out, unless --dataset names them. Rows on other
-    features stand alone.
+    Datasets without their data or package are left out, unless --dataset names them. Rows on other features
+    are printed alone.
     """
     from oodbench.board.protocol import find_tier, possible, protocol_of, restricted, with_features
     from oodbench.registry import load_plugins
@@ -143,15 +144,15 @@ def run(
     from oodbench.sweep.sources import looked_up
 
     board = find_board(name)
-    labels = [label.strip() for text in algorithms or ["all"] for label in text.split(",")]
-    if not any(labels):
+    labels = [label for text in algorithms or ["all"] for label in from_commas(text) if label]
+    if not labels:
         raise UserError("--algorithm names no method")
     part = find_tier(board, tier)
     load_plugins(plugin or ())
     chosen, frozen = dataset or part.datasets, frozen_datasets(board)
     sweep = restricted(
         protocol_of(board),
-        list(filter(None, labels)),
+        labels,
         trials or part.trials,
         draws or part.draws,
         chosen or frozen,
@@ -198,15 +199,15 @@ def rerun(
     plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Train random frozen runs again, as they were, and say how many equal the board's.
+    """Train random frozen runs again, and say how many equal the board's.
 
-    Runs whose data or package are missing are left out. Exits with 1 if a run is off or has no result, and
-    with 2 if none can be trained.
+    Runs without their data or package are left out. Exits with 1 if a run is off or has no result, and with
+    2 if nothing can be trained.
     """
     from oodbench.board.rerun import rerun as train_again
     from oodbench.sweep.launch import LaunchOptions
 
-    rows = [row.strip() for text in algorithms or () for row in text.split(",")]
+    rows = [row for text in algorithms or () for row in from_commas(text)]
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "rerun"
         options = LaunchOptions(out=out, plugins=tuple(plugin or ()), data_dir=data_dir)
@@ -228,9 +229,9 @@ def freeze(
     plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Add the rows of a results directory to a board; they never change again.
+    """Add the rows of a results directory to a board, where they never change again.
 
-    The folder of a new board holds its sweep as protocol.yaml.
+    The folder of a new board has its sweep as protocol.yaml.
     """
     from oodbench.board.freeze import freeze as freeze_results
     from oodbench.registry import load_plugins

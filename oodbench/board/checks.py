@@ -1,4 +1,4 @@
-"""Checks of results before they are frozen, and of a board."""
+"""Checks results before they are frozen, and boards."""
 
 import itertools
 from collections import defaultdict
@@ -35,14 +35,15 @@ ALIKE = (
     *("noise", "precision", "channels_last", "arithmetic"),
     *("metric", "higher_is_better", "classes", "family", "shift"),
 )
-"""The columns on which all rows of a dataset, or all ceilings, agree."""
+"""The columns in which all rows of a dataset agree, or all ceilings."""
 
 
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
-    """Why a results directory cannot be frozen under a protocol, a sentence for each reason."""
+    """The reasons why a results directory cannot be frozen under a protocol, a sentence each."""
     runs = read_results(Directory(results)).runs
     labels = [str(label) for label in runs["label"].unique()]
-    entries = {entry.title for entry in protocol.datasets}  # others may lack their data here
+    entries = {entry.title for entry in protocol.datasets}
+    # only datasets with results, as others may lack their data here
     trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]
     plan = make_plan(restricted(protocol, labels, datasets=trained), data_dir, to_train=False)
     planned: dict[tuple[str, str], dict[str, RunSpec]] = defaultdict(dict)
@@ -69,7 +70,7 @@ def _several_codes(provenances: Iterable[Any]) -> list[str]:
 
 
 def _unplanned(runs: pd.DataFrame, planned: Mapping[str, RunSpec]) -> list[str]:
-    """How the first unplanned run differs from the planned run closest to it."""
+    """How the first unplanned run differs from the closest planned run."""
     others = runs[~runs["id"].isin(planned)]
     if others.empty:
         return []
@@ -105,8 +106,8 @@ def _missing(runs: pd.DataFrame, planned: Sequence[tuple[int, int, tuple[str, ..
 def wrong_board(board: Path) -> list[str]:
     """What is wrong with a board, a sentence each; raises UserError if its protocol cannot be read.
 
-    A board is compared with its protocol and its records, not with this version's ranges, defaults and
-    data, which may differ from those of the version that trained it.
+    A board is compared with its protocol and records. It is not compared with ranges, defaults and data of
+    this version, as another version may have trained it.
     """
     try:
         tables = read_board(board)
@@ -160,7 +161,7 @@ def _wrong_ids(row: pd.DataFrame) -> list[str]:
 
 
 def _off(tables: Tables) -> dict[str, "pd.Series[bool]"]:
-    """Masks of runs that lack numbers or have them twice, by what is wrong."""
+    """Masks of runs with missing, repeated or impossible numbers, by what is wrong."""
     runs, records = tables.runs, tables.records[tables.records["split"] != SCORE]
     ids, row = runs["id"], runs.groupby(ROW, sort=False).ngroup()
     counts = pd.crosstab(tables.scores["id"], tables.scores["rule"]).reindex(ids, fill_value=0)
@@ -221,7 +222,7 @@ def _wrong_entries(file: Path, labels: set[str]) -> list[str]:
 def _wrong_cells(
     runs: pd.DataFrame, protocol: Sweep, entry: Entry, sets: Iterable[tuple[str, ...]]
 ) -> list[str]:
-    """What is wrong with a row unless it has exactly one run for each trial, draw and test set."""
+    """What is wrong with a row that lacks one run for each trial, draw and test set, or has more."""
     planned = list(itertools.product(protocol.on(entry).trials, protocol.hparam_draws, sets))
     others = runs[~runs[WITHIN_ROW].apply(tuple, axis=1).isin(planned)]
     if len(others):
@@ -232,7 +233,7 @@ def _wrong_cells(
 
 
 def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[str]:
-    """How a row's specs differ from what the protocol declares."""
+    """The fields in which a row's specs differ from the protocol."""
     spec = runs.iloc[0]
     rows = {row.title: row for row in protocol.algorithms}
     if spec["label"] not in (*rows, spec["algorithm"]):
@@ -267,5 +268,5 @@ def _keys(value: Any) -> dict[str, Any]:
 
 
 def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """The names whose value is not the declared one; `default` and missing values pass."""
+    """The names with another value than declared; `default` and missing values pass."""
     return [n for n, value in declared.items() if value not in ("default", values.get(n, value))]

@@ -1,4 +1,4 @@
-"""Freeze results on a board: runs under its protocol, and their records at the steps that rules choose.
+"""Freezes results on a board: runs under its protocol, and their records at the steps that rules choose.
 
 Results are checked before they are frozen; `board validate` checks the board.
 """
@@ -35,7 +35,7 @@ MADE_BY = (
 )
 """The fields of a run's provenance that a board keeps."""
 RowName = tuple[str, str]
-"""A row's dataset and label."""
+"""The dataset and the label of a row."""
 TEXTS = dict.fromkeys(CATEGORIES, object)
 
 
@@ -51,9 +51,9 @@ def freeze(
 ) -> tuple[list[RowName], list[RowName]]:
     """Add all rows of a results directory to a board, whose folder has its protocol.
 
-    Returns the new rows, and those that were frozen already with the same numbers. `predictions` freezes
+    Returns the new rows, and the rows that were frozen already with the same numbers. `predictions` freezes
     kept predictions at the chosen steps, too. Raises UserError, and writes nothing, if a run is missing,
-    stale or under another protocol, if a row was trained by several codes, or if it is frozen with other
+    stale or under another protocol, if several codes trained a row, or if a row is frozen with other
     numbers.
     """
     if not (board / PROTOCOL_FILE).is_file():
@@ -113,13 +113,13 @@ def _rows(runs: pd.DataFrame) -> list[RowName]:
 
 
 def _numbers(records: pd.DataFrame, ids: "pd.Series[str]") -> object:
-    """The records of runs, sorted, for a comparison of numbers."""
-    own = records[records["id"].isin(ids)].astype(TEXTS).fillna("")
-    return own.sort_values(RECORDS.names).to_numpy().tolist()
+    """The records of runs, sorted so that they can be compared."""
+    of_runs = records[records["id"].isin(ids)].astype(TEXTS).fillna("")
+    return of_runs.sort_values(RECORDS.names).to_numpy().tolist()
 
 
 def _in_order(runs: pd.DataFrame, protocol: Sweep) -> pd.DataFrame:
-    """The runs by dataset and row in the order of the protocol; others come last."""
+    """The runs by dataset and row in the order of the protocol, then those of other rows."""
     listed = {
         "dataset_label": [entry.title for entry in protocol.datasets],
         "label": [row.title for row in protocol.algorithms],
@@ -135,9 +135,9 @@ def _in_order(runs: pd.DataFrame, protocol: Sweep) -> pd.DataFrame:
 def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A board's two tables, RUNS and RECORDS of `oodbench.results.parquet`, from runs that have all ended.
 
-    At the steps that rules choose, the records of the test environments' `in` splits are kept for the
-    dataset's metric and the worst group, and all records of the predictor itself. Validation scores are
-    records of the split SCORE.
+    Kept are, at the steps that rules choose, the records of the test environments' `in` splits for the
+    dataset's metric and the worst group, and all records of the predictor. Validation scores are records of
+    the split SCORE.
     """
     scores, runs = _scores(tables), tables.runs
     records = pd.concat([_kept(tables, scores), scores[RECORDS.names]], ignore_index=True)
@@ -178,7 +178,7 @@ def _kept(tables: Tables, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _scores(tables: Tables) -> pd.DataFrame:
-    """The record of each run's best score by each rule."""
+    """A record for each run's best score by each rule."""
     about = {"environment": None, "split": SCORE, "count": 1}
     found = [
         by_rule.candidates.drop_duplicates("run").assign(metric=by_rule.rule, **about)
@@ -190,7 +190,7 @@ def _scores(tables: Tables) -> pd.DataFrame:
 
 
 def _provenances(runs: pd.DataFrame, data_dir: Path | None) -> list[dict[str, Any]]:
-    """The provenance of each run: that of its row, which one code trained, with digests of its data."""
+    """The provenance of each run: that of the row, which one code trained, with digests of the data."""
     made: dict[Any, dict[str, Any]] = {}
     digests: dict[str, dict[str, str]] = {}
     for row, of_row in runs.groupby(ROW, sort=False):
@@ -202,8 +202,8 @@ def _provenances(runs: pd.DataFrame, data_dir: Path | None) -> list[dict[str, An
         made[row] = _provenance(of_row["provenance"]) | {"vectorized": False, "data": digests[key]}
     keys = runs[ROW].itertuples(index=False, name=None)
     return [
-        made[row] | {"vectorized": bool(own.get("vectorized", False))}
-        for row, own in zip(keys, runs["provenance"], strict=True)
+        made[row] | {"vectorized": bool(of_run.get("vectorized", False))}
+        for row, of_run in zip(keys, runs["provenance"], strict=True)
     ]
 
 
@@ -225,7 +225,7 @@ def data_digests(
 ) -> dict[str, str]:
     """A digest of each environment's inputs and targets in these trials.
 
-    Inputs that are not in memory count by the checksums of the dataset's files.
+    Inputs that are not in memory are represented by the checksums of the dataset's files.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The protocol of a board: its sweep, and the parts of it that are trained."""
+"""Reads the protocol of a board, and restricts it to the parts that are trained."""
 
 import os
 from collections import Counter
@@ -22,12 +22,12 @@ FEATURES = "FrozenFeatures"
 
 
 def protocol_of(board: Path) -> Sweep:
-    """The sweep of a board; raises UserError for a file that is not a sweep, or not fit for a board."""
+    """The sweep of a board; raises UserError for a file that is no sweep, or that no board can have."""
     file = board / PROTOCOL_FILE
     values = read_yaml(file)
     if not isinstance(values, dict):
         raise UserError(f"{file} must hold keys and values, as the file of a sweep")
-    values.pop("protocol", None)  # it names itself
+    values.pop("protocol", None)  # a protocol names itself
     sweep = validate(values, str(file))
     if sweep.selection is not None and sees_test(sweep.selection):
         raise UserError(
@@ -65,8 +65,8 @@ def restricted(
 ) -> Sweep:
     """The protocol with only these rows and datasets, and the first `trials` and `draws`.
 
-    Each of `rows` is a label of the protocol, the name of another method, or `all` for the protocol's rows.
-    Without `datasets` all are kept. Raises UserError for an unknown dataset, and for more trials or draws
+    `rows` are labels of the protocol, names of other methods, or `all` for the protocol's rows. Without
+    `datasets`, all datasets are kept. Raises UserError for an unknown dataset, and for more trials or draws
     than the protocol has.
     """
     listed = {row.title: row for row in protocol.algorithms}
@@ -142,7 +142,7 @@ def tiers(board: Path) -> dict[str, Tier]:
 
 
 def find_tier(board: Path, name: str | None) -> Tier:
-    """A tier of a board, or without a name the whole protocol; raises UserError for an unknown tier."""
+    """A tier of a board, without a name the whole protocol; raises UserError for an unknown tier."""
     if name is None:
         return Tier()
     known = tiers(board)
@@ -175,7 +175,7 @@ def possible(sweep: Sweep, attempt: Callable[[Entry], object]) -> Sweep:
 
 
 def cache_features(sweep: Sweep, data_dir: Path) -> None:
-    """Extract the features of a sweep's datasets; those without pictures or weights are printed.
+    """Extract the features of a sweep's datasets, except those without pictures or weights.
 
     Raises MissingError if no dataset is left.
     """
@@ -190,7 +190,7 @@ def cache_features(sweep: Sweep, data_dir: Path) -> None:
 
 
 def overview(board: Path) -> list[tuple[str, ...]]:
-    """A board's datasets: label, tier, test sets, runs, frozen rows, and what pretraining has seen."""
+    """For each dataset of a board: label, tiers, test sets, runs, frozen rows, and pretraining data."""
     from oodbench.datasets import make
 
     sweep, known, columns = protocol_of(board), tiers(board), ("dataset_label", "label")

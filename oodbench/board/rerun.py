@@ -1,4 +1,4 @@
-"""Train frozen runs again and compare them with the board; the quickstart, which trains four rows."""
+"""Trains frozen runs again and compares them with the board; and the quickstart's screen."""
 
 import random
 from collections import Counter
@@ -24,7 +24,7 @@ from oodbench.report.tables.sheet import value_cell
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.read import read_board, read_results
-from oodbench.results.run_spec import CONSTANT, RunSpec
+from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import ROW, Tables, only, origins, subset
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.resolve import check_packages
@@ -32,7 +32,7 @@ from oodbench.sweep.resolve import check_packages
 BOARD, DATASET, TRIALS = "small.v3", "SEM, FOU", 8
 """The board, dataset and number of trials of the quickstart."""
 ROWS = ("ERM", "VREx", "GroupDRO", "CVaR")
-"""Rows with distinct values on DATASET, which are vectorized."""
+"""Rows with distinct values on DATASET, whose runs are vectorized."""
 
 
 def rerun(
@@ -43,11 +43,12 @@ def rerun(
     rows: Sequence[str],
     datasets: Sequence[str],
 ) -> tuple[list[AnyNote], bool]:
-    """Train a random sample of frozen runs, of `rows` and `datasets` or all, again and compare.
+    """Train a random sample of frozen runs again and compare; `rows` and `datasets` restrict the sample.
 
-    Returns sentences on the comparison, and whether every run has a result and none is off. Runs whose data
-    or package are missing are left out. Runs of the sample may be trained as one program, which changes no
-    bit. Raises UserError for an unknown row, dataset or method, and if no run is left.
+    Returns sentences on the comparison, and whether every run has a result that agrees with the board's.
+    Runs whose data or package are missing are left out. Runs of the sample may be trained as one program,
+    which changes no bit. Raises UserError for an unknown row, dataset or method, and without any run to
+    train.
     """
     tables, left_out = read_board(board), Counter[str]()
     runs = only(tables, datasets, rows, place=f"the board {board.name}").runs
@@ -60,25 +61,31 @@ def rerun(
         if algorithm := algorithms.find(name := of["algorithm"].iloc[0]):
             check_packages({name: algorithm})
 
-    runs, _ = _possible(runs, "dataset_label", check_data, left_out)
-    runs, _ = _possible(runs, "algorithm", check_method, left_out)
+    runs = _possible(runs, "dataset_label", check_data, left_out)
+    runs = _possible(runs, "algorithm", check_method, left_out)
     chosen = random.Random(seed).sample(range(len(runs)), min(count, len(runs)))
     runs = runs.iloc[sorted(chosen)]
 
-    def check_digests(of: pd.DataFrame) -> str:
-        return changed_data(of, tables.runs, options.data_dir)
+    changed: list[str] = []
 
-    runs, changed = _possible(runs, ROW, check_digests, left_out)
+    def check_digests(of: pd.DataFrame) -> None:
+        changed.append(changed_data(of, tables.runs, options.data_dir))
+
+    runs = _possible(runs, ROW, check_digests, left_out)
     absent = [f"{counted(n, 'run')} left out: {reason}" for reason, n in left_out.items()]
     if runs.empty:
         raise UserError(f"{board.name} has no such run to train here; {'; '.join(absent)}")
-    again = read_results(train_frozen(board, specs_of(runs), options))
+    specs = {spec.id: spec for spec in specs_of(runs)}
+    for spec in specs.values():
+        algorithms.get(spec.algorithm)
+    launch_specs(board.name, specs, [*specs], options)
+    again = read_results(Directory(options.out))
     table = compared(subset(tables, runs), again)
     failed = table[table["agreement"].isin((Agreement.MISSING, Agreement.OFF))]
     errors = again.runs.set_index("id")["error"]
     sentences: list[AnyNote] = [
         *(_failure(run, str(errors.get(run["id"], ""))) for _, run in failed.iterrows()),
-        *(f"{text}." for text in [*changed, *absent]),
+        *(f"{text}." for text in [*filter(None, changed), *absent]),
         f"Of {len(table)} runs of {board.name} that were trained again: {outcome(table)}.",
         trained_by(runs, again.runs),
     ]
@@ -88,21 +95,17 @@ def rerun(
 def _possible(
     runs: pd.DataFrame,
     by: str | list[str],
-    check: Callable[[pd.DataFrame], str | None],
+    check: Callable[[pd.DataFrame], None],
     left_out: Counter[str],
-) -> tuple[pd.DataFrame, list[str]]:
-    """The runs of groups for which `check` does not raise MissingError; and what it returns.
-
-    `left_out` counts the other runs by reason.
-    """
-    said = []
+) -> pd.DataFrame:
+    """The runs of groups for which `check` does not raise MissingError; `left_out` counts the others."""
     for _, of in runs.groupby(by, sort=False, observed=True):
         try:
-            said.append(check(of))
+            check(of)
         except MissingError as error:
             left_out[str(error)] += len(of)
             runs = runs[~runs["id"].isin(of["id"])]
-    return runs, [text for text in said if text]
+    return runs
 
 
 def _failure(run: "pd.Series[Any]", error: str) -> str:
@@ -112,17 +115,8 @@ def _failure(run: "pd.Series[Any]", error: str) -> str:
     return f"{text}: {error}" if error else text
 
 
-def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) -> Directory:
-    """Train frozen runs in `options.out`."""
-    for name in {spec.algorithm for spec in specs}:
-        algorithms.get(name)
-    by_id = {spec.id: spec for spec in specs}
-    launch_specs(board.name, by_id, [*by_id], options)
-    return Directory(options.out)
-
-
 def changed_data(row: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -> str:
-    """A sentence if the data of a row, given by some of its runs, have changed; else empty."""
+    """A sentence if the data of a row, some of whose runs are given, have changed; else an empty text."""
     dataset, label = row[ROW].iloc[0]
     of_row = runs[(runs[ROW] == [dataset, label]).all(axis=1)]
     first, trials = of_row.iloc[0], sorted(set(map(int, of_row["trial"])))
@@ -138,7 +132,7 @@ def changed_data(row: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -
 
 
 def quickstart_sheet(frames: Tables) -> Sheet:
-    """The tables of the quickstart; with only three notes if all runs equal the board's."""
+    """The tables of the quickstart, with only three notes if all runs equal the board's."""
     tables = board_sheet(frames, short=True)
     by_row = origins(frames.runs)
     if "here" in by_row.values():

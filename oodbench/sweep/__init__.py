@@ -1,4 +1,4 @@
-"""From a YAML file or from Python to finished runs: `python -m oodbench.sweep`, `oodbench.sweep(...)`."""
+"""Sweeps: from a YAML file or from Python to finished runs."""
 
 import inspect
 import sys
@@ -40,21 +40,20 @@ def sweep(
 ) -> "Results":
     """Train the runs of a sweep that have not ended yet, and return its results.
 
-    The arguments are the keys of a sweep file and the options of `python -m oodbench.sweep launch`, and the
-    runs have the ids that such a file gives them. `out` is the results directory, by default the folder
-    `name` in results/; the sweep is named after it unless `name` says otherwise. Repeating the call
-    resumes an interrupted sweep.
+    The arguments are the keys of a sweep file and the options of `python -m oodbench.sweep launch`; the
+    runs have the ids that such a file gives them. `out` is the results directory, by default results/NAME.
+    Without `name` the sweep is named after the directory. Repeating the call resumes an interrupted sweep.
 
     An entry of `datasets` or `algorithms` is a name, or a mapping with the key `name` and options, as in a
     file. A class may replace a name: an `Algorithm`, a `Dataset` or, under `network`, a `Network`,
     including classes defined in a script or a notebook. A dataset may be an object that
-    `oodbench.datasets.make` made. A mapping with the key `data` brings a pandas data frame with options of
-    `Table`, such as `{"data": frame, "target": "y", "environment": "site"}`; its index is left out.
+    `oodbench.datasets.make` made. A mapping with the key `data` has a pandas data frame and options of
+    `Table`, such as `{"data": frame, "target": "y", "environment": "site"}`; the frame's index is left out.
 
-    `failed` trains failed runs again, and `retries` says how often a run that fails now is tried again.
-    Runs whose code or data have changed since they were trained are refused, unless `stale` is `retrain`
-    or `keep`. A failed run is reported and does not stop the others. The process's settings and random
-    generators are restored afterwards.
+    With `failed`, failed runs are trained again. `retries` is how often a run that fails now is tried
+    again. Runs whose code or data have changed since they were trained are refused, unless `stale` is
+    `retrain` or `keep`. A failed run is reported and does not stop the others. The process's settings and
+    random generators are restored afterwards.
 
     Raises UserError for what cannot be launched, and KeyboardInterrupt when it is interrupted.
     """
@@ -65,7 +64,7 @@ def sweep(
 
 
 class _Callable(ModuleType):
-    """Makes the package callable as its function `sweep`: both are `oodbench.sweep`."""
+    """Makes the package `oodbench.sweep` callable as its function `sweep`."""
 
     __call__ = staticmethod(sweep)
 

@@ -43,7 +43,7 @@ app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
 Launched = Annotated[
-    str, typer.Argument(metavar="SWEEP", help="As launched, or its results directory.")
+    str, typer.Argument(metavar="SWEEP", help="As for launch, or a results directory.")
 ]
 Settings = Annotated[
     list[str] | None,
@@ -62,7 +62,7 @@ KeepWeights = Annotated[
     str | None,
     typer.Option(
         metavar="RULES",
-        help="Keep the weights that these rules would choose, such as train_val,val_env,last.",
+        help="Keep the weights that these rules choose, such as train_val,val_env,last.",
     ),
 ]
 Failed = Annotated[bool, typer.Option("--failed", help="Train failed and broken runs again, too.")]
@@ -89,9 +89,9 @@ def plan(
     steps_per_second: StepsPerSecond = None,
     format_: Format = "terminal",
 ) -> None:
-    """Show a sweep's runs, the impossible ones, and about how long it takes.
+    """Show a sweep's runs, its impossible cells, and about how long training takes.
 
-    As JSON without the time, which is measured.
+    JSON has no time, which is measured.
     """
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     load_plugins([*parsed.plugins, *(plugin or ())])
@@ -211,7 +211,7 @@ def status(
     plugin: Plugins = None,
     format_: Format = "terminal",
 ) -> None:
-    """Count the planned, queued, running, done, failed and lost runs, by the disk and Slurm."""
+    """Count a sweep's runs by state, as known from the disk and Slurm."""
     from oodbench.sweep import status as view
 
     load_plugins(plugin or ())
@@ -227,11 +227,10 @@ def status(
 
 @app.command()
 def cancel(sweep: Launched = "quickstart", plugin: Plugins = None) -> None:
-    """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
+    """Cancel this sweep's jobs on the cluster, and no others; the runs can be launched again."""
     load_plugins(plugin or ())
     results = _results(sweep)
-    known = submitters(results, results.plan()["settings"])
-    count = sum(launcher.cancel(results) for launcher in known)
+    count = sum(each.cancel(results) for each in submitters(results, results.plan()["settings"]))
     terminal().say(f"{counted(count, 'job')} cancelled.")
 
 
@@ -242,7 +241,7 @@ def clean(
     plugin: Plugins = None,
     yes: Yes = False,
 ) -> None:
-    """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
+    """Delete checkpoints of ended runs, runs outside the sweep, and predictions that no rule chose."""
     from oodbench.selection.judge import unchosen_predictions
 
     load_plugins(plugin or ())
@@ -287,7 +286,7 @@ def _size(path: Path) -> int:
 
 @app.command("compact")
 def compact_(sweep: Launched = "quickstart") -> None:
-    """Move the runs that have ended from their folders into two tables, as each launch does at its end."""
+    """Move ended runs from their folders into two tables, as every launch does at its end."""
     from oodbench.results.directory import compact
 
     results = _results(sweep)
@@ -297,7 +296,7 @@ def compact_(sweep: Launched = "quickstart") -> None:
 
 @app.command()
 def schema(plugin: Plugins = None) -> None:
-    """Print the JSON Schema of sweep files, by which editors complete and check them."""
+    """Print the JSON Schema of sweep files, by which editors complete and check files."""
     from oodbench.sweep import schema as module
 
     load_plugins(plugin or ())

@@ -1,4 +1,4 @@
-"""A forecast of how a sweep is trained and for how long, from a few measured steps of its runs."""
+"""Forecasts how a sweep is trained and for how long, from a few measured steps of its runs."""
 
 import random
 import time
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
     from oodbench.train.run import Run
 
 BUDGET = 0.05
-"""Seconds for which the updates of a bundle are measured, and as many for its evaluation."""
+"""Seconds for which the updates of a bundle are measured, and again for its evaluation."""
 SLOW_STEP = 0.5
-"""Seconds of a first step above which no further step is measured: it stands for all."""
+"""Seconds of a first step above which no further step is measured."""
 TOTAL = 4.0
 """Seconds after which no further bundle is measured."""
 SAMPLE = 8
-"""The number of runs that are measured as one program where runs are vectorized."""
+"""The most runs that are measured as one vectorized program."""
 
 
 @dataclass
 class Forecast:
-    """The expected time of some runs, and how they are trained; a row is `LABEL on DATASET`."""
+    """The expected time of some runs, and how they are trained. Rows are named `LABEL on DATASET`."""
 
     seconds: float = 0.0
     """Seconds of training and evaluation of all runs on one thread."""
     of_run: dict[str, float] = field(default_factory=dict)
-    """Seconds of a run of each row that was measured."""
+    """Seconds of a run of each measured row."""
     unmeasured: list[str] = field(default_factory=list)
-    """The rows that were not measured in time; they are assumed to cost what the others do."""
+    """The rows that were not measured in time; their runs are assumed to cost the mean of all."""
     failing: dict[str, str] = field(default_factory=dict)
-    """Why the first steps of a row fail; its runs do not count."""
+    """Why the first steps of a row fail; `seconds` does not count its runs."""
     alone: dict[str, str] = field(default_factory=dict)
     """Why the runs of a row are trained one at a time."""
 
     def seconds_of(self, spec: RunSpec, otherwise: float) -> float:
-        """Seconds of a run: its row's, or the mean of all rows, or `otherwise` if nothing was measured."""
+        """Seconds of a run: those of its row, or the mean of all rows, or `otherwise` without any."""
         mean = sum(self.of_run.values()) / len(self.of_run) if self.of_run else otherwise
         return self.of_run.get(row_of(spec), mean)
 
@@ -58,9 +58,9 @@ def forecast(
 ) -> Forecast:
     """Measure a few steps and an evaluation of a bundle of every row, then of further bundles, on the CPU.
 
-    Starts no measurement after `TOTAL` seconds. Unmeasured runs are assumed to cost the mean of the
-    measured runs in their row, or in all rows if theirs has none. `progress` is called with the row that is
-    measured next and the share of the work that is done.
+    No measurement starts after `TOTAL` seconds. Unmeasured runs are assumed to cost the mean of the
+    measured runs in their row, or in all rows. `progress` is called with the row that is measured next and
+    the share of the work that is done.
     """
     from oodbench.algorithms import algorithms
     from oodbench.networks.base import networks
@@ -73,12 +73,11 @@ def forecast(
         rows.setdefault(row_of(spec), {}).setdefault(spec.bundle_key, []).append(spec)
     rng = random.Random(0)
     queues = [[(row, b) for b in rng.sample([*of.values()], len(of))] for row, of in rows.items()]
-    rng.shuffle(queues)  # the rows that time allows are a fair sample of all
-    # a bundle of each row, then a second one
+    rng.shuffle(queues)  # the rows that are measured in time are a fair sample
+    # a bundle of each row, then a second bundle
     turns = [turn for turns in zip_longest(*queues) for turn in turns if turn]
-    result = Forecast()
+    result, alone = Forecast(), dict[str, str]()
     seconds, runs = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0)
-    alone: dict[str, str] = {}
     start = time.perf_counter()
     for done, (row, bundle) in enumerate(turns):
         passed = time.perf_counter() - start
@@ -110,7 +109,7 @@ def forecast(
 
 
 def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
-    """The seconds of a bundle, and the reason why its runs are trained one at a time if they are."""
+    """The seconds of a bundle, and why its runs are trained one at a time, if they are."""
     from oodbench.train import vectorized
     from oodbench.train.loop import Program
     from oodbench.train.run import Run
@@ -148,7 +147,7 @@ def _timed_steps(program: "Program", most: int) -> float:
 
 
 def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
-    """The seconds of an evaluation of one run, from the first predictions if it takes long."""
+    """The seconds of an evaluation of one run, extrapolated if it takes long."""
     import torch
 
     from oodbench.train.evaluate import predictions

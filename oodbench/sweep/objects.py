@@ -1,9 +1,10 @@
-"""Objects that scripts and notebooks pass where files have names: classes, datasets and data frames.
+"""Takes objects that scripts and notebooks pass for names: classes, datasets and data frames.
 
-A worker is another process, and does not run the script again. So the source of a script's class is written
-into OUT/plugins/saved_NAME.py, with the imports and constants that it uses; other objects that it uses
-become such modules, too. saved_NAME.origin has the script's lines, which errors name. Digests are
-taken of these files: editing a class makes its runs stale, editing the rest of the script does not.
+A worker is another process, which does not run the script again. So the source of a script's class is
+written into OUT/plugins/saved_NAME.py, with the imports and constants that the class uses. The script's
+other classes and functions that it uses become such modules, too. saved_NAME.origin maps their lines to
+the script's lines, which errors name. Digests are taken of these files: editing a class makes its runs
+stale, editing the rest of the script does not.
 """
 
 import ast
@@ -37,7 +38,7 @@ from oodbench.results.stale import DATA
 
 MAIN = "__main__"
 LONGEST_NAME = 120
-"""Names of data frames' files are cut after so many letters, as file systems take some 255."""
+"""The most letters in the name of a data frame's file; file systems take some 255."""
 ELSE = "write it into a file of its own, and import that"
 KINDS: Mapping[str, tuple[Registry[Any], type]] = {
     "datasets": (datasets, Dataset),
@@ -59,9 +60,9 @@ def plain(value: Any) -> Any:
 
 
 def named(values: Mapping[str, Any], out: Path | None, data_dir: Path | None) -> dict[str, Any]:
-    """The values of a sweep file, with names in place of classes and datasets, and files of data frames.
+    """The values of a sweep file, with names for classes and datasets, and files for data frames.
 
-    Classes are registered. The files are written under `out`. Raises UserError for what has no name.
+    Registers the classes, and writes the files under `out`. Raises UserError for a class without a name.
     """
     found: dict[str, Any] = plain(values)
     for key in KINDS:
@@ -119,12 +120,10 @@ def _name(key: str, cls: Any) -> Any:
 
 
 def _is_plain(cls: type) -> bool:
-    """Whether a class is a dataset without metadata of its own or of a base."""
     return issubclass(cls, Dataset) and getattr(cls, "metadata", PLAIN) is PLAIN
 
 
 def _table(entry: dict[str, Any], out: Path | None, data_dir: Path | None) -> dict[str, Any]:
-    """The entry of the dataset `Table` for a data frame, which is written as a Parquet file."""
     frame, label = entry.pop("data"), entry.setdefault("label", DATA)
     if not isinstance(frame, pd.DataFrame):
         raise UserError(
@@ -138,14 +137,14 @@ def _table(entry: dict[str, Any], out: Path | None, data_dir: Path | None) -> di
         stem = f"{stem[:LONGEST_NAME]}-{digest_of(stem.encode())}"
     file = _folder(out, DATA) / f"{stem}.parquet"
     table = table_of_frame(frame, f"the data frame of {label}")
-    if not (file.is_file() and pq.read_table(file).equals(table)):  # else its bytes stay
+    if not (file.is_file() and pq.read_table(file).equals(table)):  # an equal file keeps its bytes
         with whole_file(file) as stream:
             pq.write_table(table, stream)
     return {"name": "Table", "file": str(file if data_dir is None else file.absolute()), **entry}
 
 
 def _folder(out: Path, name: str) -> Path:
-    Directory(out).plan_lock()  # or a UserError, if it is a folder of something else
+    Directory(out).plan_lock()  # or a UserError for a folder that is no results directory
     (out / name).mkdir(exist_ok=True)
     return out / name
 
@@ -154,8 +153,8 @@ def _folder(out: Path, name: str) -> Path:
 def imported(values: Mapping[str, Any], out: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Have workers find the user's classes that the values of a sweep file name.
 
-    Yields the modules that define them, and the names of the classes of `__main__`, which are of saved
-    modules in the block. Raises UserError for a class whose source is not known.
+    Yields the modules that define the classes, and the names of the classes of `__main__`. During the block
+    the latter belong to saved modules. Raises UserError for a class whose source is not known.
     """
     footers, others = dict[type, str](), dict[str, None]()
     for key, (registry, base) in KINDS.items():
@@ -221,7 +220,7 @@ def _write(value: Any, out: Path, footers: Mapping[type, str], written: set[str]
 
 
 def _origins(node: ast.stmt, text: str, before: int) -> dict[int, int]:
-    """The script's line for each line of `text`, the same syntax tree, which follows `before` lines."""
+    """The script's line for each line of `text`, which has its syntax tree and follows `before` lines."""
     found: dict[int, int] = {}
     for ours, copied in zip(ast.walk(node), ast.walk(ast.parse(text).body[0]), strict=False):
         if isinstance(copied, ast.stmt | ast.expr) and isinstance(ours, ast.stmt | ast.expr):
@@ -234,7 +233,7 @@ def _is_of_main(value: Any) -> bool:
 
 
 def _definition(name: str) -> tuple[ast.stmt, str]:
-    """The last definition of a class or function in the script or the notebook, and its file or cell."""
+    """The last definition of a class or function in the script or notebook, and its file or cell."""
     main = vars(sys.modules[MAIN])
     texts: dict[str, str] = {}
     if "In" in main and "get_ipython" in main:

@@ -1,4 +1,4 @@
-"""Results from Python: the tables and models of a sweep, of a board, or of both side by side."""
+"""Implements `oodbench.Results`: tables and models of a sweep, of a board, or of both side by side."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -30,9 +30,9 @@ def _plain() -> Terminal:
 
 
 class Report(pd.DataFrame):
-    """The numbers of a report, one per row, shown as its tables are: printed, or in a notebook.
+    """The numbers of a report, one in each row, which are shown as the report's tables.
 
-    What is made from it, such as by `query`, is a plain data frame and shown as such.
+    Frames made from it, such as by `query`, are plain data frames.
     """
 
     _metadata = ("sheet",)
@@ -53,7 +53,7 @@ class Report(pd.DataFrame):
 
 
 class Why(reasons.Why):
-    """The runs behind one cell, shown as `python -m oodbench.report why` prints them."""
+    """The runs behind a cell, shown as `python -m oodbench.report why` prints them."""
 
     def __repr__(self) -> str:
         console = _plain()
@@ -63,11 +63,11 @@ class Why(reasons.Why):
 
 
 class Results:
-    """Results of a sweep in their directory, of a board by its name, or of both beside each other.
+    """The results of a sweep in a directory, of a board by its name, or of both side by side.
 
-    `oodbench.sweep` returns them, and `oodbench.Results("results/mine")` opens them; so does
-    `oodbench.Results("small.v3", "results/mine")` results beside a board. Everything is read from the disk
-    when it is asked for. Raises UserError for what is neither a results directory nor a board.
+    `oodbench.sweep` returns them. `oodbench.Results("results/mine")` opens the results of a sweep,
+    `oodbench.Results("small.v3", "results/mine")` beside those of a board. Every access reads the disk.
+    Raises UserError for what is neither a results directory nor a board.
     """
 
     def __init__(self, *sources: str | PathLike[str], allow_mixed: bool = False) -> None:
@@ -87,7 +87,7 @@ class Results:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """The planned runs, one in each row: the fields of their specs, `state`, costs and `error`."""
+        """The planned runs, one in each row, with the fields of their specs, `state`, costs and `error`."""
         runs: pd.DataFrame = self._tables().runs
         return runs
 
@@ -97,7 +97,7 @@ class Results:
         return records_of_sources(self.sources)
 
     def plan(self) -> pd.DataFrame:
-        """The planned runs by id: dataset, row, test environments, draw, trial, steps and state."""
+        """The planned runs by id, with dataset, row, test environments, draw, trial, steps and state."""
         runs = self.runs
         tests = runs["test_environments"].map("+".join)
         found = runs.assign(dataset=runs["dataset_label"], test_environments=tests)
@@ -115,8 +115,9 @@ class Results:
     ) -> Report:
         """The leaderboard, as `python -m oodbench.report table` prints it.
 
-        `rule` selects, `metric` is shown in place of the datasets' own and `also` beside it, for `datasets`
-        and `rows`, a name or several, or all. Raises UserError for what is not there.
+        `rule` is the selection rule. `metric` replaces the main metrics of datasets, and metrics in `also`
+        are shown beside it. `datasets` and `rows` are a name or several; empty means all. Raises UserError
+        for unknown names.
         """
         names = {"also": also, "datasets": datasets, "rows": rows}
         several: Any = {k: [v] if isinstance(v, str) else v for k, v in names.items()}
@@ -129,7 +130,7 @@ class Results:
     ) -> Report:
         """The paired gains of each row over a baseline, with intervals, and the mean ranks.
 
-        Raises UserError for what is not there.
+        Raises UserError for unknown names.
         """
         return Report.of(comparison(self._tables(rule, metric), baseline, rule, metric))
 
@@ -145,8 +146,8 @@ class Results:
     ) -> Why:
         """The runs behind a cell of the leaderboard, and which of them were chosen.
 
-        Names are those of the table, `test_environment` joined by `+` if there are several, and may be left
-        out where there is only one. Raises UserError for what is not there.
+        Names are those of the table, several test environments joined by `+`; a name may be left out if the
+        table has only one. Raises UserError for unknown names.
         """
         names = dataset, row, test_environment
         options = ("`dataset`", "`row`", "`test_environment`")
@@ -168,9 +169,9 @@ class Results:
     ) -> "Model":
         """The trained model that a rule chooses, from weights that the sweep kept (`keep_weights`).
 
-        It is what `oodbench.load_model` returns; names are as in `why`. In a new process, `plugins=True`
-        imports the plug-ins of its run and the classes of a script or a notebook, which runs their code.
-        Raises UserError as `load_model` does, and for boards and several directories.
+        See `oodbench.load_model`; names are as in `why`. In a new process, `plugins=True` imports the
+        plug-ins of the run and the classes of a script or a notebook, which runs their code. Raises
+        UserError as `load_model` does, and for boards and several directories.
         """
         from oodbench.train.models import load_model
 

@@ -1,4 +1,4 @@
-"""The screen of `status`: counts of runs, where each runs, why others failed and where logs are."""
+"""Shows the status of a sweep: counts of runs, where runs are trained, why they failed, their logs."""
 
 import json
 import time
@@ -23,15 +23,15 @@ from oodbench.terminal import Terminal
 
 PAUSED = "paused"
 LINES = 20
-"""The number of runs of one state that are listed."""
+"""The most runs of a state that are listed."""
 TAIL = 3
-"""The number of last lines of a log that are shown."""
+"""The number of a log's last lines that are shown."""
 REFRESH_SECONDS = 2.0
-"""Seconds between two looks of `--watch` at the disk and at the launchers' queues."""
+"""Seconds between two refreshes of `--watch`."""
 
 
 def as_json(results: Directory) -> str:
-    """The state of every run, and how many have each, as JSON; `log` is the last job's output."""
+    """The state of every run, and the number of runs by state, as JSON; `log` is the last job's output."""
     stored, now = results.plan(), states(results)
     runs = [
         {
@@ -49,7 +49,7 @@ def as_json(results: Directory) -> str:
 
 
 def watch(results: Directory, console: Terminal) -> None:
-    """Show the status, refreshed, with a bar, until no run is queued or running."""
+    """Show the status and a bar, refreshed until no run is queued or running."""
     total = results.rows()["id"].nunique()
     bar = progress(console, total)
     task = bar.add_task("runs", total=total)
@@ -64,14 +64,14 @@ def watch(results: Directory, console: Terminal) -> None:
 
 
 def render(results: Directory, now: dict[str, RunStatus], console: Terminal) -> RenderableType:
-    """The counts of each dataset, then lines for each run that is under way or went wrong."""
+    """The counts of each dataset, then a line for each run that is under way or went wrong."""
     stored = results.plan()
     rows = specs_of(stored["rows"])
     specs = {spec.id: spec for spec in reversed(rows)}
     texts = []
     for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST, PAUSED):
         ids = [i for i in specs if _state(now[i]) == state]
-        if state is State.QUEUED:  # one line for all runs that wait for the same reason
+        if state is State.QUEUED:  # a line for all runs that wait for the same reason
             counts = Counter(now[i].note for i in ids)
             lines = [f"queued: {counted(n, 'run')}: {note}" for note, n in counts.items()]
         elif state is State.FAILED:
@@ -117,7 +117,7 @@ def _counts(
 
 
 def _state(status: RunStatus) -> str:
-    """A lost run without a known error is paused on this screen."""
+    # a lost run without a known error can go on
     return PAUSED if status.state is State.LOST and not status.note else status.state
 
 

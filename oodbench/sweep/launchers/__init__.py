@@ -132,9 +132,9 @@ class Resources(BaseModel):
     """Runs that share a GPU at a time."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """The resources of the keys that this class has."""
-        return cls.model_validate({k: v for k, v in values.items() if k in cls.model_fields})
+    def of(cls, values: Mapping[str, Any], place: str = "resources") -> Self:
+        """The resources of the keys that this class has; raises UserError for wrong values."""
+        return parse(cls, {k: v for k, v in values.items() if k in cls.model_fields}, place)
 
 
 class Launcher(ABC):
@@ -227,4 +227,4 @@ def check_resources(sweep: str, resources: Mapping[str, Any]) -> None:
         if key not in keys:
             raise unknown("resource", key, keys, place)
     for cls in known:
-        parse(cls, {k: v for k, v in resources.items() if k in cls.model_fields}, place)
+        cls.of(resources, place)

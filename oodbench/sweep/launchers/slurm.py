@@ -101,7 +101,7 @@ class SlurmResources(Resources):
         return int(self.gpus.rpartition(":")[2])
 
     def at_a_time(self, threads: int) -> int:
-        """Runs that a job trains at once: `runs_per_gpu` per GPU, or one per `threads` cores without GPUs."""
+        """Runs that a job trains at once: `runs_per_gpu` per GPU; without GPUs one per `threads` cores."""
         return self.gpu_count * self.runs_per_gpu or max(1, self.cpus // threads)
 
 
@@ -243,7 +243,7 @@ class Request:
         path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([checkout(), Path.cwd()]))
         ours = f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"
         self.setup = [*([setup] if isinstance(setup, str) else setup), ours]
-        """The user's commands, then a command by which jobs import the project and modules of this folder."""
+        """The user's commands, then one by which jobs import the project and modules of this folder."""
         options = {
             "partition": asked.partition,
             "account": asked.account,

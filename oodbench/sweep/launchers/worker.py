@@ -39,8 +39,8 @@ MAX_SERVERS = 3
 SERVER_SECONDS = 0.5
 """Seconds after which the system knows that a silent server has ended."""
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
-"""Workers' environment variables, unless the user sets them: glibc reuses the pages of freed tensors. By
-default it maps and unmaps every tensor above a few hundred kilobytes, and each of its pages faults again."""
+"""Environment variables of workers, unless the user sets them. glibc then reuses pages of freed tensors; by
+default it maps and unmaps every tensor above a few hundred kilobytes, and each page faults again."""
 FORKS = sys.platform == "linux" and "forkserver" in multiprocessing.get_all_start_methods()
 """Whether workers are forked, which libraries support on Linux only."""
 KILL = 9
@@ -74,7 +74,7 @@ class Worker:
 
 
 def start(job: Job, index: int) -> Worker:
-    """Start a worker, again with a new fork server if the server dies; raises UserError if it keeps dying."""
+    """Start a worker, with a new fork server if the server dies; raises UserError if servers keep dying."""
     for _ in range(MAX_SERVERS):
         with contextlib.suppress(EOFError, OSError):  # our end of a connection to a dead server
             return _forked(job, index)
