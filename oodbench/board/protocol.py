@@ -12,7 +12,7 @@ from oodbench.errors import MissingError, UserError, unknown
 from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE, columns_of, frozen_datasets
 from oodbench.results.tables import weights_of
 from oodbench.selection import sees_test
-from oodbench.sweep.file import Entry, Row, Sweep, component, validate
+from oodbench.sweep.file import Entry, Row, Sweep, component, read_values, validate
 from oodbench.terminal import terminal
 from oodbench.validation import parse
 from oodbench.yaml_values import read_yaml
@@ -24,9 +24,7 @@ FEATURES = "FrozenFeatures"
 def protocol_of(board: Path) -> Sweep:
     """The sweep of a board; raises UserError for a file that is no sweep, or that no board can have."""
     file = board / PROTOCOL_FILE
-    values = read_yaml(file)
-    if not isinstance(values, dict):
-        raise UserError(f"{file} must hold keys and values, as the file of a sweep")
+    values = read_values(file)
     values.pop("protocol", None)  # a protocol names itself
     sweep = validate(values, str(file))
     if sweep.selection is not None and sees_test(sweep.selection):

@@ -353,7 +353,7 @@ def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] 
 
     A dotted key is a path into lists and mappings, such as `algorithms.0.hparams.lr`.
     """
-    values = _file(path)
+    values = read_values(path)
     for key, value in assignments("--set", settings).items():
         _assign(values, key, value)
         if key == "trials":
@@ -361,7 +361,7 @@ def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] 
     if values.get("protocol") is None:
         return validate(values, str(path), plugins)
     file = find_sweep(str(values["protocol"]))
-    completed = _file(file)
+    completed = read_values(file)
     protocol = validate(completed, str(file), plugins)
     completed |= values
     if "trials" in values:
@@ -371,16 +371,17 @@ def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] 
 
 def name_of(path: Path) -> str:
     """The name in a sweep file, or in its protocol; raises UserError without a name."""
-    values = _file(path)
+    values = read_values(path)
     if values.get("protocol") is not None:
-        values = _file(find_sweep(str(values["protocol"]))) | values
+        values = read_values(find_sweep(str(values["protocol"]))) | values
     name = values.get("name")
     if not isinstance(name, str):
         raise UserError(f"{path}: name is missing")
     return name
 
 
-def _file(path: Path) -> dict[str, Any]:
+def read_values(path: Path) -> dict[str, Any]:
+    """The keys and values of a YAML file; raises UserError for anything else."""
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
