@@ -51,7 +51,7 @@ def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list
         planned[spec.dataset_name, spec.label][spec.id] = spec
     wrong = []
     for (dataset, label), row in runs.groupby(ROW, sort=False):
-        unlike = ["the protocol plans no such row"]
+        unlike = ["the protocol does not plan this row"]
         if specs := planned.get((str(dataset), str(label))):
             cells = [(s.trial, s.draw, s.test_environments) for s in specs.values()]
             ended = row[row["state"].isin(COMPLETE)]
@@ -137,7 +137,7 @@ def wrong_board(board: Path) -> list[str]:
             unlike += _unlike_protocol(row, protocol, entries[dataset])
             unlike += _wrong_cells(row, protocol, entries[dataset], sets[dataset])
         else:
-            unlike.append("the protocol has no such dataset")
+            unlike.append("the protocol does not have this dataset")
         wrong += [f"{label} on {dataset}: {text}" for text in unlike]
     return wrong + _strays(tables) + _wrong_entries(board / ENTRIES_FILE, set(runs["label"]))
 
@@ -202,7 +202,7 @@ def _unlike_first(row: pd.DataFrame, first: pd.DataFrame) -> list[str]:
     elif given - usual:
         wrong.append("its constant answers are not those of")
     if values["provenance"].get("data") != known["provenance"].get("data"):
-        wrong.append("its data do not have the digests of those of")
+        wrong.append("its data have other digests than those of")
     return wrong
 
 
@@ -237,7 +237,7 @@ def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[
     spec = runs.iloc[0]
     rows = {row.title: row for row in protocol.algorithms}
     if spec["label"] not in (*rows, spec["algorithm"]):
-        return ["the protocol plans no such row"]
+        return ["the protocol does not plan this row"]
     row, settings = rows.get(spec["label"], Row(name=str(spec["label"]))), protocol.on(entry)
     network, options = component(settings.network), entry.options
     if row.ceiling:

@@ -74,7 +74,9 @@ def rerun(
     runs = _possible(runs, ROW, check_digests, left_out)
     absent = [f"{counted(n, 'run')} left out: {reason}" for reason, n in left_out.items()]
     if runs.empty:
-        raise UserError(f"{board.name} has no such run to train here; {'; '.join(absent)}")
+        raise UserError(
+            f"{board.name} has only runs that cannot be trained here; {'; '.join(absent)}"
+        )
     specs = {spec.id: spec for spec in specs_of(runs)}
     for spec in specs.values():
         algorithms.get(spec.algorithm)
@@ -126,8 +128,8 @@ def changed_data(row: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -
     if not unlike:
         return ""
     return (
-        f"the data of {dataset} are not those that {label} was trained on: "
-        f"environment {', '.join(unlike)} has another digest"
+        f"the data of {dataset} have changed since {label} was trained: environment "
+        f"{', '.join(unlike)} has another digest"
     )
 
 

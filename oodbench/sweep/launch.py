@@ -61,28 +61,19 @@ def launch(sweep: Sweep, options: LaunchOptions) -> Counter[State]:
     launch resumes it. Raises UserError for what cannot be launched, and KeyboardInterrupt when it is
     interrupted.
     """
-    console, results = terminal(), Directory(options.out)
+    results = Directory(options.out)
     stored = results.plan() if (results.path / "sweep.json").exists() else {}
     sweep = _continued(sweep, stored)
-    plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
-    load_plugins(plugins)
+    load_plugins([*sweep.plugins, *options.plugins])
     launcher = launchers.get(options.launcher)()
     if not stored or {*stored["rows"]["id"]} - ended(results.path).states.keys():
         launcher.warm_up()
-    plan = make_plan(sweep, options.data_dir)
-    results.check(sweep.name, {"sweep": _shared_keys(plan)})
-    show_plan(plan, console)
-    if sentence := lost_here():
-        console.say(sentence)
-    if not plan.runs:
-        cells = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
-        raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(cells))}")
-    options = _complete(options, plan, plugins)
+    plan, options = _planned(sweep, options, results)
     plan, before, left, again = _with_stored(plan, results, stored, options)
     ids = tuple(i for i in plan.runs if i in left)
     job = Job(name=sweep.name, results=results, specs=plan.runs, ids=ids, options=options)
     if options.dry_run:
-        launcher.preview(job, console)
+        launcher.preview(job, terminal())
         return Counter()
     launcher.check(job)
     if ids and options.confirm and sys.stdin is not None and sys.stdin.isatty():
@@ -95,25 +86,35 @@ def launch(sweep: Sweep, options: LaunchOptions) -> Counter[State]:
         results.start_anew(again)
         with compacting(results):
             trained = _trained(job, launcher)
-    now = {i: status.state for i, status in statuses_on_disk(results, ids).items()}
+    states = before | {i: now.state for i, now in statuses_on_disk(results, ids).items()}
     if queued := sum(state is State.QUEUED for state in trained.values()):
-        console.say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
-        return Counter({**before, **now, **trained}.values())
-    _report(job, trained, {**before, **now})
-    return Counter({**before, **now}.values())
+        terminal().say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
+        return Counter((states | trained).values())
+    _report(job, trained, states)
+    return Counter(states.values())
 
 
-def _complete(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> LaunchOptions:
-    """The options with those of the sweep's file; raises UserError for rules that cannot judge the runs."""
+def _planned(
+    sweep: Sweep, options: LaunchOptions, results: Directory
+) -> tuple[Plan, LaunchOptions]:
+    """The plan, which is printed, and the options, completed by the sweep's file."""
+    plan = make_plan(sweep, options.data_dir)
+    results.check(sweep.name, {"sweep": _shared_keys(plan)})
+    show_plan(plan, terminal())
+    if sentence := lost_here():
+        terminal().say(sentence)
+    if not plan.runs:
+        cells = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
+        raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(cells))}")
     if plan.rule is not None and plan.rule.reads_predictions and not options.keep_predictions:
         raise UserError(f"selection {plan.rule.name} reads predictions: add --keep-predictions")
-    return replace(
+    return plan, replace(
         options,
-        plugins=plugins,
+        plugins=tuple(dict.fromkeys([*sweep.plugins, *options.plugins])),
         observers=tuple(_usable(options.observers)),
-        keep_weights=check_rules(options.keep_weights or plan.sweep.keep_weights, plan.runs),
-        run_timeout=options.run_timeout or plan.sweep.run_timeout,
-        resources=plan.sweep.resources,
+        keep_weights=check_rules(options.keep_weights or sweep.keep_weights, plan.runs),
+        run_timeout=options.run_timeout or sweep.run_timeout,
+        resources=sweep.resources,
     )
 
 
@@ -295,7 +296,7 @@ def _trained(job: Job, launcher: Launcher) -> dict[str, State]:
     try:
         states: object = launcher.launch(job) if job.ids else {}
     except KeyboardInterrupt:
-        terminal().say("Interrupted; the same launch goes on where it was.")
+        terminal().say("Interrupted; the same launch resumes the runs.")
         raise
     if not isinstance(states, dict):
         who = f"the launcher {type(launcher).__name__}"

@@ -39,7 +39,7 @@ from oodbench.results.stale import DATA
 MAIN = "__main__"
 LONGEST_NAME = 120
 """The most letters in the name of a data frame's file; file systems take some 255."""
-ELSE = "write it into a file of its own, and import that"
+ELSE = "write it into a separate file, and import that"
 KINDS: Mapping[str, tuple[Registry[Any], type]] = {
     "datasets": (datasets, Dataset),
     "algorithms": (algorithms, Algorithm),

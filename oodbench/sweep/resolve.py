@@ -149,7 +149,7 @@ def chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chose
     if spec is None:
         raise UserError(
             f"{earlier} has no choice of hyperparameters for {row.title} on {source.label} (test "
-            f"{'+'.join(tests)}): it plans no such row, or not all runs of it have ended"
+            f"{'+'.join(tests)}): it does not plan this row, or runs of the row have not ended"
         )
     here = [row.name, source.network.name, *map(_name, (row.average, row.adapt))]
     there = [spec.algorithm, spec.network, *map(_name, (spec.average, spec.adapt))]

@@ -84,7 +84,7 @@ def render(results: Directory, now: dict[str, RunStatus], console: Terminal) -> 
             texts.append(f"{state}: and {len(lines) - LINES} more")
     if any(s.state.can_be_retried for s in now.values()):
         texts.append(
-            "`launch` goes on with paused and lost runs; --failed trains failed and broken ones, too."
+            "`launch` resumes paused and lost runs; with --failed it trains failed and broken runs, too."
         )
     texts += [
         f"{'Stale: ' if reason.is_known else ''}{reason.sentence}."

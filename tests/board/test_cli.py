@@ -85,7 +85,9 @@ def test_runs_that_lack_data_or_a_package_are_left_out_of_a_rerun(
     assert "16 runs left out: IRM needs no_such: `pip install x`." in text
     assert "2 equal bit for bit" in text
     text = one_sentence(*command, "--dataset", "digits")
-    assert "tiny.v1 has no such run to train here; 32 runs left out: digits needs" in text
+    assert (
+        "tiny.v1 has only runs that cannot be trained here; 32 runs left out: digits needs" in text
+    )
     monkeypatch.setattr(datasets.get("ColoredDigits"), "check", lambda self: None)
     monkeypatch.setattr(datasets.get("ColoredDigits"), "load", check)
     text = one_sentence(*command, "--dataset", "digits")
@@ -113,7 +115,7 @@ Change = Callable[[pd.DataFrame, "pd.Series[bool]"], pd.DataFrame]
         ),
         (
             lambda t, of: t.assign(provenance=[{"data": {"5": str(x)}} for x in of]),
-            "IRM on SEM: its data do not have the digests of those of ERM",
+            "IRM on SEM: its data have other digests than those of ERM",
         ),
         (
             lambda t, of: t.assign(training_seconds=t["training_seconds"].mask(of, -1.0)),

@@ -142,7 +142,7 @@ def test_status_without_an_answer_from_slurm(
         away.setenv("PATH", str(tmp_path))
         shown = run("status", out).output
     drain(cluster, "resume")
-    assert "Slurm does not tell: there is no Slurm on this machine" in shown
+    assert "Slurm does not answer: there is no Slurm on this machine" in shown
     assert "queued" in shown
 
 

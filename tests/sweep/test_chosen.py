@@ -91,7 +91,7 @@ def test_a_choice_that_is_not_there_is_refused(
 def test_a_row_that_has_not_ended_has_no_choice(tmp_path: Path) -> None:
     plan = tuned(tmp_path)
     Directory(tmp_path).run(next(iter(plan.runs))).forget()
-    with pytest.raises(UserError, match="not all runs of it have ended"):
+    with pytest.raises(UserError, match="runs of the row have not ended"):
         again(tmp_path)
 
 

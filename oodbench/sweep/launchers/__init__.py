@@ -92,8 +92,8 @@ class Job:
         """Raise UserError if the results directory or its plan has been removed since the launch began."""
         if not (self.results.path / "sweep.json").exists():
             raise UserError(
-                f"{self.results.path / 'sweep.json'} is gone since this launch began, which stops: move "
-                "the directory back, or launch into where it is now"
+                f"{self.results.path / 'sweep.json'} has been removed, so the launch stops: move the "
+                "directory back, or launch into its new path"
             )
 
     def settings_of(self, worker: int) -> TrainSettings:

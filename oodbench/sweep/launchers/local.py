@@ -85,7 +85,9 @@ class Debug(Launcher):
                 )
                 display.idle(0)
                 if state is State.INTERRUPTED:
-                    raise UserError(f"{message}; once that is mended, the same launch goes on")
+                    raise UserError(
+                        f"{message}; once that is fixed, the same launch resumes the runs"
+                    )
                 display.ended(run_id, state, message)
                 states[run_id] = state
         return states
@@ -205,7 +207,7 @@ class _Pool:
         again = False
         if state is State.INTERRUPTED:
             if message:  # every other run would be interrupted, too
-                raise UserError(f"{message}; once that is mended, the same launch goes on")
+                raise UserError(f"{message}; once that is fixed, the same launch resumes the runs")
             self.returned[run_id] += 1
             again = self.returned[run_id] <= MAX_REQUEUES
         elif state is State.ELSEWHERE:

@@ -198,7 +198,7 @@ class Slurm(Launcher):
         try:  # before the disk is read: what has left the queue has then ended on the disk
             jobs = queue(known)
         except UserError as error:
-            jobs = f"Slurm does not tell: {error}"
+            jobs = f"Slurm does not answer: {error}"
         runs = {
             run_id: (submission, index)
             for submission in known
@@ -436,7 +436,9 @@ def status_of(
     note = f"job {submission.job_id(index)} "
     note += "is gone" if job is None else f"{job.state} on {job.node or '?'}"
     if log is None or not log.stat().st_size:
-        note += ", without a word in its log: can the node see the results directory, has it room?"
+        note += (
+            ", with an empty log: can the node see the results directory, and has the disk room?"
+        )
     return RunStatus(State.LOST, note, log)
 
 
