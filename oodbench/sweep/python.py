@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -31,21 +32,18 @@ if TYPE_CHECKING:
 SWEEP, RUN = "oodbench.sweep", "oodbench.run"
 ON_THIS_MACHINE = ("local", "debug")
 """The launchers whose workers find classes of a script or a notebook."""
-OPTIONS = (
-    *("launcher", "workers", "devices", "threads", "keep_predictions", "observers"),
-    *("failed", "retries", "stale"),
-)
+OPTIONS = {f.name for f in fields(LaunchOptions)} - Sweep.model_fields.keys()
 """The arguments of `oodbench.sweep` that are options of a launch."""
 
 
 def sweep(arguments: dict[str, Any]) -> Results:
     """Launch a sweep by the arguments of `oodbench.sweep`."""
-    options = {key: arguments.pop(key) for key in OPTIONS}
-    name, out, data_dir = (arguments.pop(key) for key in ("name", "out", "data_dir"))
+    options = {key: arguments.pop(key) for key in OPTIONS & arguments.keys()}
+    name, out, data_dir = arguments["name"], options["out"], options["data_dir"]
     if out is None and not name:
         raise UserError(f"{SWEEP}: `out` must be a results directory, such as out='results/mine'")
-    path = Path("results") / name if out is None else Path(out)
-    data = None if data_dir is None else Path(data_dir)
+    options["out"] = path = Path("results") / name if out is None else Path(out)
+    options["data_dir"] = data = None if data_dir is None else Path(data_dir)
     if options["stale"] not in ("", RETRAIN, KEEP):
         raise UserError(f"{SWEEP}: `stale` is {RETRAIN} or {KEEP}, not {options['stale']!r}")
     options["threads"] = whole_number(options["threads"], "threads", 1, MOST_THREADS)
@@ -53,14 +51,14 @@ def sweep(arguments: dict[str, Any]) -> Results:
     whole_number(options["retries"], "retries")
     if options["workers"] is not None:
         whole_number(options["workers"], "workers", 1, MOST_THREADS)
-    values = {"name": name or path.resolve().name, **arguments}
+    values = {**arguments, "name": name or path.resolve().name}
     with kept_generators(), _made(values, SWEEP, path, path, data) as (made, classes):
         if classes and options["launcher"] not in ON_THIS_MACHINE:
             raise UserError(
                 f"{SWEEP}: this script or notebook defines {', '.join(classes)}, where the launcher "
                 f"{options['launcher']} does not look: write a file of it, and import that"
             )
-        launch(made, LaunchOptions(out=path, data_dir=data, table=False, **options))
+        launch(made, LaunchOptions(table=False, **options))
     return Results(path)
 
 
