@@ -13,7 +13,6 @@ from oodbench.errors import counted, some
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
-from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launch import reasons
 from oodbench.sweep.launchers import RunStatus, states
@@ -130,26 +129,23 @@ def _failures(
     for (*_, note), ids in alike.items():
         file = results.run(ids[0]).path / "failed.json"
         line = f"failed: {some([title(failed[i]) for i in ids], 1)}: {note} ({file})"
-        yield _with_log(line, now[ids[0]], [])
+        yield _with_log(line, now[ids[0]])
 
 
 def _line(results: Directory, run_id: str, spec: RunSpec, state: RunStatus) -> str:
-    run = results.run(run_id)
     if _state(state) == PAUSED:
-        return f"paused at step {_last_step(run)}: {title(spec)}"
-    text = f"{state.state}: {title(spec)}: {state.note}"
-    lost = state.log if state.state is State.LOST else None
-    tail = lost.read_text(errors="replace").splitlines()[-TAIL:] if lost else []
-    return _with_log(text, state, tail)
+        run = results.run(run_id)
+        steps = [0, *(int(record["step"]) for record in run.records())]
+        if (beat := run.heartbeat()) is not None:
+            steps.append(int(beat.step))
+        return f"paused at step {max(steps)}: {title(spec)}"
+    return _with_log(f"{state.state}: {title(spec)}: {state.note}", state)
 
 
-def _with_log(text: str, status: RunStatus, tail: Sequence[str]) -> str:
+def _with_log(text: str, status: RunStatus) -> str:
     if status.log is None or not status.state.can_be_retried:
         return text
-    return "\n      ".join([f"{text}\n    log: {status.log}", *tail])
-
-
-def _last_step(run: RunDirectory) -> int:
-    beat = run.heartbeat()
-    steps = [0, *(int(record["step"]) for record in run.records())]
-    return max([*steps, int(beat.step)] if beat is not None else steps)
+    lines = [f"{text}\n    log: {status.log}"]
+    if status.state is State.LOST:
+        lines += status.log.read_text(errors="replace").splitlines()[-TAIL:]
+    return "\n      ".join(lines)

@@ -30,6 +30,7 @@ from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.registry import checkout
 from oodbench.results.directory import Directory, compact
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile, Heartbeat, read_file
 from oodbench.sweep.launchers import Job, Launcher, Resources, RunStatus, progress_note, register
@@ -205,7 +206,13 @@ class Slurm(Launcher):
             for index, pack in enumerate(submission.packs)
             for run_id in pack
         }
-        return {i: status_of(results, i, *runs[i], jobs) for i in ids if i in runs}
+        statuses = {}
+        for run_id in (i for i in ids if i in runs):
+            submission, index = runs[run_id]
+            log = submission.log(index, results.path / "jobs")
+            state, note = _state_of(results.run(run_id), submission, index, log, jobs)
+            statuses[run_id] = RunStatus(state, note, log)
+        return statuses
 
     def cancel(self, results: Directory) -> int:
         """Cancel this sweep's jobs only; returns how many had not ended."""
@@ -415,31 +422,28 @@ def queue(known: Iterable[Submission]) -> Queue:
     return jobs
 
 
-def status_of(
-    results: Directory, run_id: str, submission: Submission, index: int, jobs: Queue | str
-) -> RunStatus:
-    """The status of a run that was submitted; `jobs` is a sentence if Slurm has not answered."""
-    run = results.run(run_id)
+def _state_of(
+    run: RunDirectory, submission: Submission, index: int, log: Path | None, jobs: Queue | str
+) -> tuple[State, str]:
+    """The state of a submitted run, with a note; `jobs` is a sentence if Slurm has not answered."""
     state, note = run.state_and_reason()
-    log = submission.log(index, results.path / "jobs")
     if state.final:
-        return RunStatus(state, note, log)
+        return state, note
     beat = run.heartbeat()
     if isinstance(jobs, str):
-        queued = state is State.PLANNED
-        return RunStatus(*(State.QUEUED, jobs) if queued else (state, progress_note(beat)), log)
+        return (State.QUEUED, jobs) if state is State.PLANNED else (state, progress_note(beat))
     job = jobs.get((submission.job, index))
     if job is not None and job.state in ACTIVE:
-        return RunStatus(*_active(job, beat), log)
+        return _active(job, beat)
     if state is State.RUNNING and beat is not None and time.time() - beat.time < SILENT:
-        return RunStatus(state, progress_note(beat), log)
+        return state, progress_note(beat)
     note = f"job {submission.job_id(index)} "
     note += "is gone" if job is None else f"{job.state} on {job.node or '?'}"
     if log is None or not log.stat().st_size:
         note += (
             ", with an empty log: can the node see the results directory, and has the disk room?"
         )
-    return RunStatus(State.LOST, note, log)
+    return State.LOST, note
 
 
 def _active(job: QueuedJob, beat: Heartbeat | None) -> tuple[State, str]:
