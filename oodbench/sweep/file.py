@@ -53,7 +53,7 @@ def _indices(value: int | list[int]) -> Sequence[int]:
     return value
 
 
-def _part(value: str | dict[str, Any]) -> dict[str, Any] | None:
+def _named_values(value: str | dict[str, Any]) -> dict[str, Any] | None:
     values = {"name": value} if isinstance(value, str) else value
     return None if values == {"name": "none"} else values
 
@@ -76,10 +76,10 @@ Count = Annotated[int, Field(ge=1, le=MAX_INDEX), BeforeValidator(_whole)]
 Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_number)]
 if TYPE_CHECKING:  # what the validators make of a file's values
     Indices = Sequence[int]
-    Part = dict[str, Any] | None
+    NamedValues = dict[str, Any] | None
 else:
     Indices = Annotated[Count | list[Index], AfterValidator(_indices)]
-    Part = Annotated[str | dict[str, Any], AfterValidator(_part)]
+    NamedValues = Annotated[str | dict[str, Any], AfterValidator(_named_values)]
 Names = list[str | int | float]
 COUNTED = "a whole number from 1 on, or a list of different numbers from 0 on"
 TestSets = (
@@ -163,13 +163,13 @@ class Row(Component):
     """The row's name in tables; by default see `title`."""
     network: dict[str, Any] = Field(default={}, description="names with values")
     """Hyperparameters of the row's network, which override those of the sweep."""
-    average: Part = Field(
+    average: NamedValues = Field(
         default="none",
         validate_default=True,
         description="none, a name, or a mapping with the key name and numbers",
     )
     """The average of `oodbench.train.averages` that is evaluated; None: the last weights."""
-    adapt: Part = Field(
+    adapt: NamedValues = Field(
         default="none",
         validate_default=True,
         description="none, a name, or a mapping with the key name and hyperparameters",

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from operator import attrgetter
@@ -84,8 +84,7 @@ def launch(sweep: Sweep, options: LaunchOptions) -> Counter[State]:
     trained: dict[str, State] = {}
     if ids or changed or results.names("runs") or len(ended(results.path).parts) > 1:
         results.start_anew(again)
-        with compacting(results):
-            trained = _trained(job, launcher)
+        trained = _trained(job, launcher)
     states = before | {i: now.state for i, now in statuses_on_disk(results, ids).items()}
     if queued := sum(state is State.QUEUED for state in trained.values()):
         terminal().say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
@@ -293,38 +292,32 @@ def check_rules(rules: Sequence[str], runs: Mapping[str, RunSpec]) -> tuple[str,
 
 
 def _trained(job: Job, launcher: Launcher) -> dict[str, State]:
-    try:
-        states: object = launcher.launch(job) if job.ids else {}
-    except KeyboardInterrupt:
-        terminal().say("Interrupted; the same launch resumes the runs.")
-        raise
-    if not isinstance(states, dict):
-        who = f"the launcher {type(launcher).__name__}"
-        raise wrong_result("launch", who, "the states of runs by their ids", states)
-    return states
-
-
-@contextmanager
-def compacting(results: Directory) -> Iterator[None]:
-    """Move ended runs into the tables while runs are trained, and at the end."""
+    """Have the runs trained. Ended runs move into the tables meanwhile, and at the end."""
     stopped = threading.Event()
 
     def now_and_then() -> None:
         while not stopped.wait(COMPACT_SECONDS):
             with suppress(OSError, UserError):  # as of a full disk, which may have room again
-                compact(results, patient=False)
+                compact(job.results, patient=False)
 
     thread = threading.Thread(target=now_and_then, name="compaction", daemon=True)
     thread.start()
     try:
-        yield
+        states: object = launcher.launch(job) if job.ids else {}
+    except KeyboardInterrupt:
+        terminal().say("Interrupted; the same launch resumes the runs.")
+        raise
     finally:
         stopped.set()
         thread.join()
         try:
-            compact(results)
+            compact(job.results)
         except (OSError, UserError) as error:
             terminal().say(f"Ended runs stay in their folders: {error}")
+    if not isinstance(states, dict):
+        who = f"the launcher {type(launcher).__name__}"
+        raise wrong_result("launch", who, "the states of runs by their ids", states)
+    return states
 
 
 def _report(job: Job, trained: Mapping[str, State], states: Mapping[str, State]) -> None:
@@ -390,6 +383,5 @@ def launch_specs(
     launcher.warm_up()
     job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
     results.write_plan(name, {"plugins": list(options.plugins)}, [*job.specs.values()])
-    with compacting(results):
-        _trained(job, launcher)
+    _trained(job, launcher)
     return Counter(status.state for status in statuses_on_disk(results, ids).values())

@@ -12,7 +12,7 @@ from oodbench.errors import MOST_THREADS, UserError, whole_number
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import State
 from oodbench.results.tables import tidy
 from oodbench.sweep.file import Keys, Sweep, takes_keys, validate
 from oodbench.sweep.launch import KEEP, RETRAIN, check_rules, launch, reasons, settled, store_plan
@@ -67,13 +67,15 @@ def _made(
     values: Mapping[str, Any], caller: str, path: Path, kept: Path | None, data_dir: Path | None
 ) -> Iterator[tuple[Sweep, list[str]]]:
     """The sweep, and the classes of `__main__` that it names, which are in modules during the block."""
+    if isinstance(plugins := values["plugins"], str):
+        raise UserError(f"{caller}: plugins is a list, such as [{plugins!r}]")
     try:
-        load_plugins(values["plugins"])
+        load_plugins(plugins)
         values = named(values, kept, data_dir)
     except UserError as error:
         raise error.at(caller) from error
     with imported(values, path) as (modules, classes):
-        values["plugins"] = [*dict.fromkeys([*values["plugins"], *modules])]
+        values["plugins"] = [*dict.fromkeys([*plugins, *modules])]
         yield validate(values, caller), classes
 
 
@@ -104,16 +106,13 @@ def run(
 
     Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
     """
-    for argument, several in (("keep_weights", keep_weights), ("plugins", plugins)):
-        if isinstance(several, str):
-            raise UserError(f"{RUN}: {argument} is a list, such as [{several!r}]")
     trial, threads = whole_number(trial, "trial"), whole_number(threads, "threads", 1, MOST_THREADS)
     if keep_weights and out is None:
         raise UserError(f"{RUN}: weights are kept in a results directory, which `out` names")
     check_device(device)
     data, kept = (None if path is None else Path(path) for path in (data_dir, out))
-    entries = {"datasets": [dataset], "algorithms": [algorithm], "trials": [trial]}
-    values = {"name": name or RUN, **entries, "plugins": plugins, **keys}
+    values = {"name": name or RUN, "plugins": plugins, "keep_weights": keep_weights, **keys}
+    values |= {"datasets": [dataset], "algorithms": [algorithm], "trials": [trial]}
     with kept_generators(), tempfile.TemporaryDirectory() as scratch:
         path = kept or Path(scratch)
         with _made(values, RUN, path, kept, data) as (made, _):
@@ -126,24 +125,23 @@ def run(
                 device=device,
                 threads=threads,
                 plugins=tuple(made.plugins),
-                keep_weights=check_rules(keep_weights, plan.runs),
+                keep_weights=check_rules(made.keep_weights, plan.runs),
                 scratch=kept is None,
                 stale=stale,
             )
-            return _records(plan, spec, options)
+            return _records(plan, options)
 
 
-def _records(plan: Plan, spec: RunSpec, options: LaunchOptions) -> "pd.DataFrame":
+def _records(plan: Plan, options: LaunchOptions) -> "pd.DataFrame":
     """Train the run of a plan unless it has ended, and return its records."""
-    results = Directory(options.out)
-    is_planned = (results.path / "sweep.json").exists() and spec.id in results.specs()
+    results, ((run_id, spec),) = Directory(options.out), plan.runs.items()
+    is_planned = (results.path / "sweep.json").exists() and run_id in results.specs()
     if not is_planned:  # else the sweep there keeps its name and settings
         store_plan(results, plan, options)
-    directory = results.run(spec.id)
-    specs, statuses = {spec.id: spec}, statuses_on_disk(results, [spec.id])
-    if statuses[spec.id].provenance:
-        here = digests_now(specs, options.data_dir, results.path)
-        old = settled(reasons(results, specs, statuses, here), options.stale)
+    directory, statuses = results.run(run_id), statuses_on_disk(results, [run_id])
+    if statuses[run_id].provenance:
+        here = digests_now(plan.runs, options.data_dir, results.path)
+        old = settled(reasons(results, plan.runs, statuses, here), options.stale)
         if options.stale == RETRAIN:
             results.start_anew([*old])
     state, message = execute(spec, directory, options)
@@ -153,4 +151,4 @@ def _records(plan: Plan, spec: RunSpec, options: LaunchOptions) -> "pd.DataFrame
         failure = directory.failure()
         trace = "" if failure is None else f"\n{failure.traceback}"
         raise RuntimeError(f"the run is {state}: {message}{trace}")
-    return tidy(read_results(results, {spec.id: spec}))
+    return tidy(read_results(results, plan.runs))

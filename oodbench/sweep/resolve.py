@@ -162,8 +162,8 @@ def chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chose
     return {(spec.draw, trial): values for trial in source.trials}
 
 
-def _name(part: Mapping[str, Any] | None) -> str:
-    return "none" if part is None else str(part["name"])
+def _name(values: Mapping[str, Any] | None) -> str:
+    return "none" if values is None else str(values["name"])
 
 
 def _drawn(
