@@ -480,6 +480,7 @@ def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
     for registry, items in listed:
         for item in items if isinstance(items, list) else ():
             name = item.get("name") if isinstance(item, Mapping) else item
-            is_name = isinstance(name, str) and name not in ("all", "default")
-            if is_name and registry.find(name) is None:
+            if not isinstance(name, str) or name in ("all", "default"):
+                continue
+            if registry.find(name) is None:
                 yield str(unknown(registry.noun, name, registry, hint=PLUGIN_HINT))

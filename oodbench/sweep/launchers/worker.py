@@ -48,11 +48,10 @@ KILL = 9
 
 
 class Message(NamedTuple):
-    """What a worker reports.
+    """A report of a worker: `step` (its number), `end` (of a run, with its state), `idle`, `died` (a state).
 
-    `step` (a value), `end` (a state, its message and the run), `idle`, or `died` (a state and why): an idle
-    worker has not started the runs that it was given and has not reported on. The state of a run whose
-    worker died is `failed`, or `interrupted` if the worker was asked to end.
+    An idle worker has not started the runs that it was given and has not reported on. The state of a dead
+    worker is `failed`, or `interrupted` if the worker was asked to end.
     """
 
     event: str
@@ -178,15 +177,15 @@ def work(
     settle()
     interrupts = Interrupts()
 
-    def ask_to_stop(*_: object) -> None:
-        interrupts.stop = True
+    def interrupt(number: int, _: object) -> None:
+        if number == STOP:
+            interrupts.stop = True
+        else:
+            interrupts.save = True
 
-    def ask_to_save(*_: object) -> None:
-        interrupts.save = True
-
-    signal.signal(STOP, ask_to_stop)
+    signal.signal(STOP, interrupt)
     if slurm_job() is not None:  # the cluster's warning before a kill
-        signal.signal(signal.SIGTERM, ask_to_save)
+        signal.signal(signal.SIGTERM, interrupt)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     format_warnings()
