@@ -26,7 +26,7 @@ LOCK_RETRY_SECONDS = 5.0
 RETRY_SECONDS = 30.0
 """The pause before failed runs are trained again."""
 MANY = 8
-"""A piece of a bundle has at least one in `MANY` of a worker's share of all runs."""
+"""Pieces of a bundle have at least 1 / MANY of a worker's share of all runs."""
 MAX_REQUEUES = 3
 """How often a run is queued again after its process was asked to end or ended before the run."""
 

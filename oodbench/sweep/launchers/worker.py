@@ -48,7 +48,7 @@ KILL = 9
 
 
 class Message(NamedTuple):
-    """A report of a worker: `step` (its number), `end` (of a run, with its state), `idle`, `died` (a state).
+    """A worker's report: `step` (the number), `end` (of a run, with the state), `idle` or `died` (a state).
 
     An idle worker has not started the runs that it was given and has not reported on. The state of a dead
     worker is `failed`, or `interrupted` if the worker was asked to end.
