@@ -1,12 +1,12 @@
 """Weight averages over a run's steps, which are scored in place of the last weights.
 
-A weight average works with every method: it reads the weights after each update and never changes them. It
-averages all that a method predicts by: trained parameters, the method's own parameters, and floating-point
-buffers. So the running statistics of batch normalisation are averaged like weights, as in the code of
-arXiv:2110.10832; recomputing them by a pass over the data (arXiv:1803.05407) costs more. The averaged
-variances are too large, on ColoredDigits with a small convolutional network by a median of 0 to 50%, which
-moves accuracies by at most 0.0005 and losses by 0.006. For a method that starts a new network within a run
-(JTT), start the average after that.
+A weight average works with every method. It reads the weights after each update and never changes them.
+Averaged are the trained parameters, the method's own parameters and all floating-point buffers. The running
+statistics of batch normalisation are therefore averaged like weights, as in the code of arXiv:2110.10832;
+recomputing them by a pass over the data (arXiv:1803.05407) costs more. Averaged variances are too large:
+on ColoredDigits with a small convolutional network by a median of 0 to 50%, which moves accuracies by at
+most 0.0005 and losses by 0.006. If a method starts a new network within a run (JTT), start the average
+later.
 """
 
 import math
@@ -25,53 +25,47 @@ from oodbench.errors import UserError, unknown
 from oodbench.hparams import checked, hparam
 
 Weights = dict[str, Tensor]
-"""Parameters and buffers of a method, by their names there."""
+"""A method's parameters and buffers, by name."""
 
 
 class Average(ABC):
     """A running average of the weights after every update."""
 
     label: ClassVar[str]
-    """The average's name in tables."""
+    """The name in tables."""
     by_validation: ClassVar[bool] = False
-    """Whether it needs the validation losses of the last weights."""
+    """Whether the average needs validation losses of the last weights."""
+    copies = 1
+    """The largest number of copies of the weights in memory at once."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:
-        """The numbers of an average."""
+        """The average's settings."""
 
     def __init__(self, weights: Weights, hparams: Any, steps: int, evaluate_every: int) -> None:
-        """Take the `weights` that training changes in place."""
+        """Take the `weights`, which training changes in place."""
         self.hparams, self.steps, self.evaluate_every = hparams, steps, evaluate_every
         self.weights = weights
         self.running: Weights = {name: w.detach().clone() for name, w in weights.items()}
-        """The average; in a vectorized run, views of the program's."""
+        """The average; in a vectorized run, views of the program's matrices."""
+        self.evaluated = self.running
+        """The weights to score."""
 
     @abstractmethod
     def share(self, step: int) -> float:
-        """The share of the weights after the update at `step` in the running average."""
+        """The share in the average of the weights after the update at `step`."""
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Average in the weights after the update at `step`."""
+        """Add the weights after the update at `step` to the average."""
         _lerp(self.running, self.weights, self.share(step))
 
     def validated(self, loss: float) -> None:  # noqa: B027 (few averages need it)
         """Take the validation loss of the last weights, before an evaluation."""
 
-    @property
-    def evaluated(self) -> Weights:
-        """The weights to be evaluated."""
-        return self.running
-
-    @property
-    def copies(self) -> int:
-        """The largest number of copies of the weights held at once."""
-        return 1
-
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Swap in the evaluated weights during the block."""
+        """Within the block, the method has the evaluated weights."""
         last = {name: weight.data for name, weight in self.weights.items()}
         try:
             for name, weight in self.weights.items():
@@ -91,31 +85,31 @@ class Average(ABC):
             values.copy_(state["running"][name])
 
     def _counted(self, step: int) -> int:
-        """Updates from `hparams.start` to `step`, at least one: the average starts at the last weights."""
+        # at least one: before `start`, the average is the last weights
         return max(1, step + 1 - int(first_step(self.hparams.start, self.steps)))
 
 
 class EMA(Average):
     """The exponential moving average of the weights after every update from `start` on.
 
-    With k the number of updates that count so far, theta_bar <- theta_bar + c_k (theta - theta_bar),
-    c_k = (1 - decay) / (1 - decay^k): Adam's correction of the start (arXiv:1412.6980, section 3), without
-    which the first weights would weigh decay^k. An update `horizon` updates ago weighs about 1/e of the
-    last one: decay = 1 - 1 / horizon.
+    The k-th of these updates does theta_bar <- theta_bar + c_k (theta - theta_bar) with
+    c_k = (1 - decay) / (1 - decay^k). This is Adam's bias correction (arXiv:1412.6980, section 3); without
+    it the first weights would have the weight decay^k. With decay = 1 - 1 / horizon, an update has about
+    1/e of the weight of the update `horizon` steps later.
     """
 
     label = "EMA"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Average.Hparams):
-        """The reach of the mean: a `horizon`, by default a tenth of the run, or a `decay`."""
+        """Either a `horizon`, by default a tenth of the run, or a `decay`."""
 
         horizon: int | float | None = hparam(None, low=0)
-        """The reach in updates, at least one; below 1 a share of the run's steps."""
+        """The time constant in updates, at least one; below 1 a share of the run's steps."""
         decay: float | None = hparam(None, low=0.0, high=1.0)
-        """arXiv:1703.01780 has 0.999, whatever the number of steps: a horizon of 1,000 updates."""
+        """arXiv:1703.01780 has 0.999 for any number of steps, a horizon of 1,000 updates."""
         start: int | float = hparam(0.0, low=0)
-        """The first update that counts; below 1 a share of the run's steps."""
+        """The first averaged update; below 1 a share of the run's steps."""
 
         def __post_init__(self) -> None:
             if self.decay is None and self.horizon is None:
@@ -125,14 +119,14 @@ class EMA(Average):
 
     @property
     def decay(self) -> float:
-        """The factor by which each update multiplies the average of all earlier ones."""
+        """The factor by which an update multiplies the weight of earlier updates."""
         h = self.hparams
         if h.decay is not None:
             return float(h.decay)
         return 1 - 1 / max(1.0, float(first_step(h.horizon, self.steps)))
 
     def share(self, step: int) -> float:
-        """The share c_k of the class's docstring."""
+        """c_k of the class's docstring."""
         decay, k = self.decay, self._counted(step)
         return (1 - decay) / (1 - decay**k) if decay < 1 else 1 / k
 
@@ -148,24 +142,24 @@ class SWA(Average):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Average.Hparams):
-        """The start: arXiv:1803.05407, after 75% of the training."""
+        """By default averaging starts after 75% of the steps, as in arXiv:1803.05407."""
 
         start: int | float = hparam(0.75, low=0)
-        """The first update that counts; below 1 a share of the run's steps."""
+        """The first averaged update; below 1 a share of the run's steps."""
 
     def share(self, step: int) -> float:
-        """One over the number of updates that count so far."""
+        """One over the number of averaged updates so far."""
         return 1 / self._counted(step)
 
 
 class SWAD(Average):
     """Dense averages over the valley of the validation loss (arXiv:2102.08604).
 
-    A window is the average of the weights after every update between two evaluations. Its loss is that of
-    its last weights on the validation data: the `out` splits of the training environments or, if these are
-    empty, the validation environments. `valley` chooses the windows to average, as the authors' code does.
-    The evaluated weights are the average if training ended now. Where the valley ends, the authors stop
-    training; here the average stays as it is.
+    A window is the average of the weights after every update between two evaluations. The loss of a window
+    is the validation loss of the last weights in it, on the `out` splits of the training environments or,
+    if these are empty, on the validation environments. `valley` chooses the windows to average, as the
+    authors' code does. At every evaluation the evaluated weights are the average that would result if
+    training ended there. The authors end training at the end of the valley; here only the average ends.
     """
 
     label = "SWAD"
@@ -176,9 +170,9 @@ class SWAD(Average):
         """The paper's N_s, N_e and r (for VLCS it has r = 0.2)."""
 
         optimum_patience: int = hparam(3, low=1)
-        """Windows after which the least loss counts as the bottom."""
+        """The number of windows, from the least loss on, that confirm the bottom of the valley."""
         overfit_patience: int = hparam(6, low=1)
-        """Windows above the threshold after which the valley counts as over."""
+        """The number of consecutive windows above the threshold that end the valley."""
         tolerance: float = hparam(0.3, low=0.0)
         """The rise of the loss that ends the valley, as a share of the loss at its bottom."""
 
@@ -189,30 +183,21 @@ class SWAD(Average):
         self._windows: deque[Weights] = deque(maxlen=kept)
         self._joined = _copy(self.running)
         """The mean of the windows that have joined for good."""
-        self._evaluated = self.running
+        # the running window, the last windows, the mean of joined ones, and the evaluated weights
+        self.copies = 3 + kept
 
     def share(self, step: int) -> float:
         """One over the number of updates in the window so far."""
         return 1 / (step % self.evaluate_every + 1)
 
     def validated(self, loss: float) -> None:
-        """End a window, and choose the weights to be evaluated."""
+        """End a window, and update the evaluated weights."""
         known = len(self._valley()[0])
         self._losses.append(loss if math.isfinite(loss) else math.inf)
         self._windows.append(_copy(self.running))
         joined, _ = self._valley()
         self._add(self._joined, joined[known:], known)
         self._choose()
-
-    @property
-    def evaluated(self) -> Weights:
-        """The mean over the windows of the valley."""
-        return self._evaluated
-
-    @property
-    def copies(self) -> int:
-        """The running window, the last windows, the mean of joined ones, and the evaluated weights."""
-        return 3 + (self._windows.maxlen or 0)
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint."""
@@ -222,21 +207,15 @@ class SWAD(Average):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         super().restore(state)
-        self._losses = [float(loss) for loss in state["losses"]]
-        self._windows.clear()
-        *windows, self._joined = (
-            {name: weights[name] for name in self.running}  # in the order of `_lerp`
-            for weights in (*state["windows"], state["joined"])
-        )
-        self._windows.extend(windows)
+        self._losses, self._joined = state["losses"], state["joined"]
+        self._windows.extend(state["windows"])
         if self._losses:
             self._choose()
 
     def _choose(self) -> None:
-        """Set the evaluated weights to the mean of the windows that would join if training ended now."""
         joined, ending = self._valley()
-        self._evaluated = _copy(self._joined)
-        self._add(self._evaluated, ending, len(joined))
+        self.evaluated = _copy(self._joined)
+        self._add(self.evaluated, ending, len(joined))
 
     def _add(self, mean: Weights, indices: Sequence[int], count: int) -> None:
         for size, index in enumerate(indices, count + 1):
@@ -250,15 +229,17 @@ class SWAD(Average):
 def valley(
     losses: Sequence[float], optimum: int, overfit: int, tolerance: float
 ) -> tuple[list[int], list[int]]:
-    """The indices of the windows that SWAD averages after these losses, repeated as they count.
+    """The indices of the windows that SWAD averages, given every window's loss so far.
 
-    The first list holds those that have joined for good, the second those that also join if training
-    ends here. The bottom is the first window whose loss is the least of the `optimum` from it on; the
-    threshold is (1 + tolerance) times the mean of these losses. Once it is known, windows before it join,
-    back to the last one above the threshold; then the oldest of the last `overfit` windows joins each
-    time, until all of these are above the threshold. Some join more than once, and the one after the
-    last above the threshold is left out, as in the authors' code; the paper's algorithm 1 averages from
-    the bottom on, and nothing twice.
+    The first list has the windows that have joined the average for good, the second those that join as well
+    if training ends now. A window is listed once for each time that it joins.
+
+    The bottom is the first window with the least loss among itself and the `optimum` - 1 windows after it.
+    The threshold is (1 + tolerance) times the mean of these `optimum` losses. Once the bottom is known,
+    the windows before it join, back to the last window above the threshold. After that, each further
+    evaluation adds the oldest of the last `overfit` windows, until all `overfit` are above the threshold.
+    As in the authors' code, some windows join twice, and the window right after the last one above the
+    threshold does not join; in the paper's algorithm 1 windows join once, from the bottom on.
     """
     joined: list[int] = []
     queue: list[int] = []
@@ -295,7 +276,7 @@ AVERAGES: dict[str, type[Average]] = {"ema": EMA, "swa": SWA, "swad": SWAD}
 
 
 def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
-    """An average's `name` and all its numbers, for a spec; raises UserError for unknown ones."""
+    """An average's `name` and all its settings; raises UserError for an unknown name or setting."""
     name = average.get("name")
     if name not in AVERAGES:
         raise unknown("average", str(name), [*AVERAGES, "none"])
@@ -311,7 +292,7 @@ def _hparams(average: Mapping[str, Any]) -> Any:
 def reason_against(
     average: str, cls: type[Algorithm], task: str, holdout: float, validation: Sequence[str]
 ) -> str | None:
-    """Why a method's runs cannot have an average, or None."""
+    """The reason why a method's weights cannot be averaged, or None."""
     if not cls.trains_network:
         return "it trains no network whose weights could be averaged"
     if AVERAGES[average].by_validation:
@@ -328,7 +309,7 @@ def make_average(
     """The average of a new run's weights; raises UserError for an average over several runs."""
     if average["name"] not in AVERAGES:
         raise UserError("an average of several runs is made by `python -m oodbench.train average`")
-    # all floating-point tensors except the network's frozen parameters
+    # all floating-point tensors but the network's frozen parameters
     weights: Weights = {
         name: p
         for name, p in algorithm.named_parameters()
@@ -343,4 +324,4 @@ def _copy(weights: Weights) -> Weights:
 
 
 def _lerp(to: Weights, weights: Weights, share: float) -> None:
-    torch._foreach_lerp_(list(to.values()), list(weights.values()), share)
+    torch._foreach_lerp_([*to.values()], [weights[name] for name in to], share)

@@ -1,4 +1,4 @@
-"""Stacked batches: the examples of every step, as a function of the seed and the step alone."""
+"""Stacked batches, each a function of the seed and the step alone."""
 
 import math
 import sys
@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -15,20 +15,18 @@ from torch import Tensor
 from oodbench.algorithms import Batch
 from oodbench.data.streams import ReadAhead, Request, Stored, to_device
 from oodbench.seeds import derive
-from oodbench.steps import Drawing
 
 TOGETHER, VALUES = 32, 2**20
-"""The most steps whose examples are selected at once, and about the most input values of an environment
-in them."""
+"""The most steps selected at once, and about the most input values of an environment in these steps."""
 Transform = Callable[[Tensor, torch.Generator], Tensor]
 """A function from stored inputs (N, ...) to the network's inputs (N, *input_shape)."""
 
 
 class Examples(NamedTuple):
-    """The examples of an environment of which batches are made."""
+    """The training examples of an environment."""
 
     x: Tensor | Stored
-    """Inputs; in memory they may have further rows than the examples'."""
+    """Inputs; those in memory may include other examples' rows."""
     y: Tensor
     """Targets, (N, ...)."""
     rows: Tensor | None = None
@@ -42,10 +40,10 @@ class Examples(NamedTuple):
 class Batches:
     """Endless batches of B examples from each of E environments, indexed by step.
 
-    An environment's examples come in random order, without replacement, epoch after epoch; a step goes on
-    where the environment's last step stopped. At the end of an epoch, examples that do not fill a batch are
-    left out unless batches may `repeat`. From data in memory, the examples of several steps are selected at
-    once; stored data are read ahead. A resumed run needs nothing but the step.
+    The examples of an environment come in random order without replacement, epoch after epoch. The last
+    examples of an epoch are left out if they do not fill a batch, unless `repeat`. A resumed run needs the
+    step alone: nothing else has to be restored. From data in memory, the examples of several steps are
+    selected at once; stored data are read ahead.
     """
 
     def __init__(
@@ -65,13 +63,12 @@ class Batches:
     ) -> None:
         """Take the examples of each environment, with inputs all in memory or all stored.
 
-        A `batch_size` of 0, or above the size of the smallest environment, means that size. With `repeat`
-        a batch may be larger and go on with the environment's next epoch. `environments_at` gives the
-        environments of a step, by default all; no step after `end` is read ahead.
-        `transform` gets the inputs of a batch with a generator for the step. Batches hold their examples'
-        indices if `indexed`, and `views` further views of each input. If examples have labels, these come
-        equally often, with replacement; or the environment is `subsampled` to as many examples of each
-        label as the rarest has.
+        A `batch_size` of 0, or above the size of the smallest environment, means that size. With `repeat`,
+        batches may be larger than an environment and continue with its next epoch. `environments_at` gives
+        the environments of a step, by default all. No step after `end` is read ahead. `transform` gets a
+        batch's inputs and a generator for the step. Batches hold their examples' indices if `indexed`, and
+        `views` further views of each input. Labels, if any, are drawn equally often, with replacement; if
+        `subsampled`, an environment instead keeps as many examples of each label as its rarest label has.
         """
         self._environments, self._views = environments, views
         labels = [e.labels.cpu() for e in environments if e.labels is not None]
@@ -88,14 +85,13 @@ class Batches:
         self._environments_at = environments_at or (lambda step: range(len(self.sizes)))
         self._indexed, self._device = indexed, environments[0].y.device
         self._absences = [array("q") for _ in self.sizes]
-        """The steps before `_counted` that leave out each environment."""
+        """For each environment, the steps before `_counted` without it."""
         self._counted = 0
         self._order = lru_cache(maxsize=2 * len(self.sizes))(self._drawn_order)
         self._whole: Batch | None = None
         self._stored = [e.x for e in environments if isinstance(e.x, Stored)]
         of_step = self.batch_size * math.prod(environments[0].x.shape[1:])
         self._together = max(1, min(TOGETHER, VALUES // max(1, of_step)))
-        """The steps whose examples are selected at once."""
         self._block = lru_cache(maxsize=len(self.sizes))(self._selected_block)
         if self._stored:
             finish = self._transformed if self._device.type == "cpu" else (lambda x, step: x)
@@ -111,7 +107,7 @@ class Batches:
 
     @property
     def waiting_seconds(self) -> float:
-        """Seconds spent waiting for stored data."""
+        """Seconds spent waiting for stored data so far."""
         return self._reads.seconds if self._stored else 0.0
 
     def __getitem__(self, step: int) -> Batch:
@@ -131,7 +127,7 @@ class Batches:
         return replace(batch, x=x)
 
     def _transformed(self, x: Tensor, step: int) -> Tensor:
-        """Inputs (N, ...), with views (N, 1 + V, ...); on a CPU the reading threads call it ahead."""
+        # (N, ...), or with views (N, 1 + V, ...); on a CPU, the threads that read ahead call it
         versions = [x] * (1 + self._views)
         if self._transform is not None:
             keys = ([view] if view else [] for view in range(1 + self._views))
@@ -199,42 +195,13 @@ class Batches:
         return self._kept[environment][order] if self._kept else order
 
 
-class StagedBatches:
-    """Batches whose drawing (sampling, share of examples) depends on the step."""
-
-    def __init__(self, drawn: Callable[[Drawing], Batches], at: Callable[[int], Drawing]) -> None:
-        """`drawn` makes the batches of a drawing when first needed; `at` gives the drawing of a step."""
-        self._drawn = cache(drawn)
-        self._at = at
-        self._current = self._drawn(at(0))
-
-    def __getitem__(self, step: int) -> Batch:
-        self._current = self._drawn(self._at(step))
-        return self._current[step]
-
-    @property
-    def stored(self) -> bool:
-        """Whether the inputs are read from disk as they are needed."""
-        return self._current.stored
-
-    @property
-    def batch_size(self) -> int:
-        """The examples of each environment in the last batch."""
-        return self._current.batch_size
-
-    @property
-    def waiting_seconds(self) -> float:
-        """Seconds spent waiting for stored data in the current stage."""
-        return self._current.waiting_seconds
-
-
 def _stacked(examples: Sequence[Mapping[str, Tensor]], more: Mapping[str, Any]) -> Batch:
     stacked: dict[str, Any] = {n: torch.stack([of[n] for of in examples]) for n in examples[0]}
     return Batch(**stacked, **more)
 
 
 def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw N indices with replacement, so that each of the labels (N,) is equally likely."""
+    """N indices drawn with replacement, with equal probability for each of the distinct labels (N,)."""
     order = labels.argsort(stable=True)
     counts = torch.unique(labels, return_counts=True)[1]
     label = torch.randint(len(counts), labels.shape, generator=generator)
@@ -244,7 +211,7 @@ def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def subsample(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Sorted indices of a random subset with as many examples of each label (N,) as the rarest has."""
+    """Sorted indices of a random subset with as many examples of each label (N,) as of the rarest."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
     counts = torch.unique(labels, return_counts=True)[1]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from oodbench.metrics import Groups
 from oodbench.results.run_spec import MISLABELED, RunSpec
 from oodbench.seeds import derive
 from oodbench.steps import Drawing
-from oodbench.train.batches import Batches, Examples, StagedBatches
+from oodbench.train.batches import Batches, Examples
 from oodbench.train.settings import TrainSettings
 
 
@@ -306,16 +306,6 @@ def trained_counts(data: Data, names: Sequence[str]) -> tuple[tuple[int, ...], .
     return tuple(tuple(groups.counts) for groups in trained)
 
 
-def batches(
-    spec: RunSpec, data: Data, names: Sequence[str], algorithm: Algorithm, settings: TrainSettings
-) -> Batches | StagedBatches:
-    """The batches of the training environments `names`; raises UserError for one that is empty."""
-    drawn = partial(_drawn_batches, spec, data, names, algorithm, settings)
-    if algorithm.overrides("drawing_at", "trains_head_only"):
-        return StagedBatches(drawn, algorithm.drawing_at)
-    return drawn(Drawing(algorithm.hparams.sampling))
-
-
 def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> None:
     """Fit a method with `fit_examples` to the pooled examples of the training environments `names`."""
     if not algorithm.overrides("fit_examples"):
@@ -338,7 +328,7 @@ def drawn_index(spec: RunSpec, data: Data, name: str, drawing: Drawing) -> Tenso
     return index[(held_out == drawing.of_held_out).to(index.device)]
 
 
-def _drawn_batches(
+def batches(
     spec: RunSpec,
     data: Data,
     names: Sequence[str],
@@ -346,6 +336,7 @@ def _drawn_batches(
     settings: TrainSettings,
     drawing: Drawing,
 ) -> Batches:
+    """The batches of the training environments `names`; raises UserError for one that is empty."""
     task, count = data.dataset.task, len(data.dataset.attributes)
     balanced, needs = BALANCED[drawing.sampling], algorithm.needs
     holds_attributes = needs.has_attributes(vars(algorithm.hparams))

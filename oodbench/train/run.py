@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
@@ -22,8 +22,10 @@ from oodbench.results.predictions import FITTED, write_examples, write_predictio
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
+from oodbench.steps import Drawing
 from oodbench.train.adapted import Outputs, adapted_outputs, drawn_batches, with_adaptation
 from oodbench.train.averages import make_average
+from oodbench.train.batches import Batches
 from oodbench.train.evaluate import (
     Scored,
     constant_answer,
@@ -152,7 +154,9 @@ class Run:
         """The examples of SWAD's validation loss."""
         self.set_aside = self._set_aside()
         """The examples of the method's own validation loss."""
-        self.batches = batches(spec, self.data, self.names, self.algorithm, settings)
+        drawn = partial(batches, spec, self.data, self.names, self.algorithm, settings)
+        self._batches: Callable[[Drawing], Batches] = cache(drawn)
+        self.batches_at(0)
         self.step = 0
         self.seconds = self.waited = 0.0
         self.sums: dict[str, float] = {}
@@ -174,18 +178,23 @@ class Run:
             **_about_data(dataset),
         }
 
+    def batches_at(self, step: int) -> Batches:
+        """The batches of the stage of a step."""
+        return self._batches(self.algorithm.drawing_at(step))
+
     def run_steps(self, steps: int) -> int | None:
         """Do `steps` updates; returns the first step whose loss was not finite, or None."""
-        start, waited = time.perf_counter(), self.batches.waiting_seconds
+        start = time.perf_counter()
         self.algorithm.train()
         collected: list[dict[str, Tensor]] = []
         for step in range(self.step, self.step + steps):
-            collected.append(self.algorithm.train_step(self.batches[step], step))
+            batches = self.batches_at(step)
+            waited = batches.waiting_seconds
+            collected.append(self.algorithm.train_step(batches[step], step))
+            self.waited += batches.waiting_seconds - waited
             if self.average is not None:
                 self.average.update(step)
-        diverged = self.record_steps(on_host(collected), time.perf_counter() - start)
-        self.waited += self.batches.waiting_seconds - waited
-        return diverged
+        return self.record_steps(on_host(collected), time.perf_counter() - start)
 
     def record_steps(self, series: Mapping[str, Sequence[float]], seconds: float) -> int | None:
         """Add the metrics of some updates, one value for each, and their seconds to the run's sums.

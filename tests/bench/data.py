@@ -104,7 +104,7 @@ def ratios(run: Run, peer: Callable[[], object]) -> tuple[float, float]:
     Batches that were ready before are not counted in the seconds.
     """
     steps = itertools.count()
-    works: tuple[Callable[[], object], ...] = (peer, lambda: run.batches[next(steps)])
+    works: tuple[Callable[[], object], ...] = (peer, lambda: run.batches_at(0)[next(steps)])
     seconds: tuple[list[float], list[float]] = ([], [])
     used = [0.0, 0.0]
     for _ in range(ROUNDS):

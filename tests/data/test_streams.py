@@ -248,7 +248,7 @@ def test_predictions_use_the_transform_without_augmentation(tmp_path: Path) -> N
     x = run.data.environments["test"].x.read(torch.arange(20))
     run.algorithm.eval()
     assert torch.equal(run.predict(x), run.algorithm.predict(x.float() / 255))
-    training = Run(spec(tmp_path), TrainSettings(data_dir=tmp_path)).batches[0].x
+    training = Run(spec(tmp_path), TrainSettings(data_dir=tmp_path)).batches_at(0)[0].x
     assert training.shape == (2, 6, 3, 8, 8) and training.dtype == torch.float32
 
 

@@ -70,8 +70,7 @@ def move_batches(batches: Batches) -> None:
 def move_run(run: Run) -> None:
     """Put a run that was made on the CPU on the device."""
     move_algorithm(run.algorithm)
-    assert isinstance(run.batches, Batches)
-    move_batches(run.batches)
+    move_batches(run.batches_at(0))
     spec, average = run.spec, run.spec.average
     if average is not None:
         run.average = make_average(average, run.algorithm, spec.steps, spec.evaluate_every)

@@ -104,7 +104,7 @@ def test_a_run_without_training_has_the_values_of_its_texts(folder: Path) -> Non
     run = Run(spec, TrainSettings())
     before = {k: v.clone() for k, v in run.algorithm.state_dict().items()}
     for step in range(2):
-        run.algorithm.train_step(run.batches[step], step)
+        run.algorithm.train_step(run.batches_at(step)[step], step)
     assert all(torch.equal(v, before[k]) for k, v in run.algorithm.state_dict().items())
 
 

@@ -111,7 +111,7 @@ def walk(checkout: str) -> dict[str, list[float]]:
         theirs.random.seed(spec.trial)
         algorithm = theirs.PGrad((1, 8, 8), 10, len(run.names), hparams)
         for step in range(spec.steps):
-            batch = run.batches[step]
+            batch = run.batches_at(step)[step]
             algorithm.update(list(zip(batch.x, batch.y.long(), strict=True)))
         x, y = tested(run)
         values.setdefault(row, []).append(accuracy(algorithm.predict(x), y))
@@ -177,7 +177,7 @@ def failure(checkout: str) -> dict[str, list[float]]:
             easy = module.GeneralizedCELoss()
             optimizers = [torch.optim.Adam(n.parameters(), lr=1e-3) for n in (biased, debiased)]
             for step in range(spec.steps):
-                batch = run.batches[step]
+                batch = run.batches_at(step)[step]
                 assert batch.index is not None
                 x, y, index = batch.x[0], batch.y[0].long(), batch.index[0]
                 logits = {"b": biased(x), "d": debiased(x)}

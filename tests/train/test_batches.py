@@ -170,7 +170,7 @@ def test_rwy_draws_classes_and_rwg_groups_equally_often() -> None:
     agree = {}
     for sampling in ("rwy", "rwg"):
         entry = {"name": "ERM", "hparams": {"sampling": sampling, "batch_size": 64}}
-        batches = Run(first(datasets=[DIGITS], algorithms=[entry]), TrainSettings()).batches
+        batches = Run(first(datasets=[DIGITS], algorithms=[entry]), TrainSettings()).batches_at(0)
         drawn = [batches[step] for step in range(60)]
         y = torch.cat([batch.y for batch in drawn], 1)
         red, green = torch.cat([batch.x.flatten(3).sum(3) for batch in drawn], 1).unbind(2)

@@ -217,13 +217,13 @@ def test_runs_of_a_trial_share_data_initial_weights_and_batches() -> None:
     weights = [[*run.algorithm.network.parameters()] for run in same_width]
     assert all(torch.equal(a, b) for a, *others in zip(*weights, strict=True) for b in others)
     for run in runs[1:]:
-        assert torch.equal(run.batches[3].x, reference.batches[3].x)
+        assert torch.equal(run.batches_at(3)[3].x, reference.batches_at(3)[3].x)
         for name, parts in run.data.splits.items():
             assert torch.equal(parts["out"], reference.data.splits[name]["out"])
 
 
 def test_trials_differ_in_data_weights_and_batches() -> None:
     a, b = (Run(spec, SETTINGS) for spec in tiny(algorithms=["ERM"], network="MLP").runs.values())
-    assert not torch.equal(a.batches[0].x, b.batches[0].x)
+    assert not torch.equal(a.batches_at(0)[0].x, b.batches_at(0)[0].x)
     weights = [next(r.algorithm.network.parameters()) for r in (a, b)]
     assert not torch.equal(*weights)

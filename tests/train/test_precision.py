@@ -58,7 +58,7 @@ def test_in_bfloat16_the_network_alone_runs_by_autocast(
     for name, module in run.algorithm.network.named_modules():
         if name == "featurizer.0.0" or name.endswith("featurizer.1"):
             module.register_forward_hook(lambda module, x, y: seen.add(y.dtype))
-    batch = run.algorithm.prepared(run.batches[0], 0)
+    batch = run.algorithm.prepared(run.batches_at(0)[0], 0)
     out = run.algorithm.outputs(batch, 0)
     assert out.features.dtype == out.logits.dtype == out.losses.dtype == torch.float32
     reference = other.algorithm.outputs(batch, 0)

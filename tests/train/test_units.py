@@ -80,7 +80,7 @@ def test_least_squares_has_an_intercept(tmp_path: Path) -> None:
     of = spec(tmp_path, "LeastSquares", 1000, 5000)
     run = Run(of, TrainSettings(data_dir=tmp_path))
     run.run_steps(1)
-    batch = run.batches[0]
+    batch = run.batches_at(0)[0]
     assert run.data.units is not None
     x, y = batch.x.flatten(0, 1), run.data.units.predictions(batch.y).flatten(0, 1)
     given = np.column_stack([x, np.ones(len(x))])

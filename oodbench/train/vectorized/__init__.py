@@ -95,7 +95,7 @@ def capacity(run: Run) -> int:
 
 
 def _inputs(run: Run) -> int:
-    return len(run.names) * run.batches.batch_size * (1 + run.algorithm.needs.views)
+    return len(run.names) * run.batches_at(run.step).batch_size * (1 + run.algorithm.needs.views)
 
 
 @torch.no_grad()
@@ -107,7 +107,7 @@ def _products(run: Run) -> int:
         layer.register_forward_hook(lambda m, x, y: found.append(m.weight[0].numel() * y.numel()))
         for layer in layers
     ]
-    run.algorithm.predict(run.batches[run.step].x[0, :1])
+    run.algorithm.predict(run.batches_at(run.step)[run.step].x[0, :1])
     for hook in hooks:
         hook.remove()
     return sum(found)
@@ -145,7 +145,7 @@ def why_not(run: Run) -> str | None:
         return "it has a stage of other batches or of its head alone"
     if algorithm.hparams.head_only:
         return "its head alone is trained at first"
-    if run.batches.stored:
+    if run.batches_at(run.step).stored:
         return "its data are read from disk while it trains"
     if type(algorithm.network).losses is not Network.losses:
         return "its network works out its own losses"
@@ -177,7 +177,12 @@ def program_key(run: Run) -> tuple[object, ...]:
     shapes += tuple((n, b.shape, False) for n, b in run.algorithm.named_buffers())
     optimizer = shared_options(run.algorithm.optimizers["main"]) or {}
     h = run.algorithm.hparams
-    batch = (len(run.names), run.batches.batch_size, h.accumulation > 1, h.head_only > 0)
+    batch = (
+        len(run.names),
+        run.batches_at(run.step).batch_size,
+        h.accumulation > 1,
+        h.head_only > 0,
+    )
     kept = vars(run.algorithm).items()
     plain = tuple(
         (n, repr(v.tolist() if isinstance(v, Tensor | np.ndarray) else v))

@@ -388,7 +388,7 @@ class _Batches:
         self._algorithms = [run.algorithm for run in runs]
         keys = [run.spec.data_key for run in runs]
         distinct = list(dict.fromkeys(keys))
-        self._feeds = [runs[keys.index(key)].batches for key in distinct]
+        self._feeds = [runs[keys.index(key)].batches_at(0) for key in distinct]
         self._indices = [distinct.index(key) for key in keys]
         self._last: list[Batch] = []
         self._made: dict[str, Tensor]

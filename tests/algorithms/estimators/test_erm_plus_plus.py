@@ -138,7 +138,7 @@ def test_the_first_training_is_validated_on_examples_that_it_does_not_see() -> N
 
     def seen(steps: range, e: int, name: str) -> int:
         """How many of the inputs set aside are in the batches."""
-        drawn = {row.numpy().tobytes() for step in steps for row in run.batches[step].x[e]}
+        drawn = {row.numpy().tobytes() for step in steps for row in run.batches_at(step)[step].x[e]}
         return len(drawn & {row.numpy().tobytes() for row in environments[name].x})
 
     for e, name in enumerate(run.names):

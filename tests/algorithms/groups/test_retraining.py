@@ -119,7 +119,7 @@ def run_of(name: str, **values: object) -> Run:
 
 def places(run: Run, step: int) -> list[set[int]]:
     """The clusters of a batch's examples, by environment."""
-    batch, found = run.batches[step], []
+    batch, found = run.batches_at(step)[step], []
     for e, name in enumerate(run.names):
         environment = run.data.environments[name]
         same = (environment.x.flatten(1).unsqueeze(0) == batch.x[e].flatten(1).unsqueeze(1)).all(2)
@@ -142,7 +142,7 @@ def test_the_second_stage_is_balanced(sampling: str, groups: int) -> None:
     run = run_of("DFR", second_sampling=sampling, held_out=0.0)
     for steps, balanced in ((range(2), False), (range(2, 62), True)):
         labels = []
-        for batch in (run.batches[step] for step in steps):
+        for batch in (run.batches_at(step)[step] for step in steps):
             flipped = batch.x[:, :, 1].flatten(2).any(2)
             labels.append(batch.y.long() * 2 + flipped if groups == 4 else batch.y.long())
         counts = torch.bincount(torch.cat(labels, 1).flatten(), minlength=groups)
@@ -159,8 +159,8 @@ def test_without_held_out_examples_the_first_stage_has_the_batches_of_erm() -> N
         TrainSettings(),
     )
     run = run_of("CRT")
-    assert torch.equal(run.batches[1].x, erm.batches[1].x)
-    assert not torch.equal(run.batches[2].x, erm.batches[2].x)
+    assert torch.equal(run.batches_at(1)[1].x, erm.batches_at(1)[1].x)
+    assert not torch.equal(run.batches_at(2)[2].x, erm.batches_at(2)[2].x)
     assert "stage" in str(why_not(run))
 
 

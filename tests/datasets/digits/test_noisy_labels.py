@@ -18,7 +18,6 @@ from oodbench.errors import UserError
 from oodbench.identity import md5
 from oodbench.sweep.file import find_sweep, validate
 from oodbench.sweep.plan import Plan, make_plan, single
-from oodbench.train.batches import Batches
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
@@ -124,7 +123,7 @@ def test_a_run_scores_the_mislabeled_part_and_does_not_train_on_it() -> None:
     )
     run = Run(spec, TrainSettings())
     assert run.names == ("train",)
-    assert isinstance(run.batches, Batches) and sum(run.batches.sizes) == 400
+    assert sum(run.batches_at(0).sizes) == 400
     run.run_steps(150)
     found = {e.environment: e for e in run.evaluate() if e.metric == "accuracy"}
     wrong = found["mislabeled"]

@@ -311,7 +311,13 @@ def test_training_on_it(algorithm: str, written: Path, tmp_path: Path) -> None:
     spec = single(DATASET, row, written, network=NETWORK, steps=40, evaluate_every=20)
     settings = TrainSettings(data_dir=written, device="cpu", threads=1)
     run = Run(spec, settings)
-    assert run.batches[0].x.shape == (1 if algorithm == "TemporalANDMask" else 3, 8, 3, 64, 64)
+    assert run.batches_at(0)[0].x.shape == (
+        1 if algorithm == "TemporalANDMask" else 3,
+        8,
+        3,
+        64,
+        64,
+    )
     state, message = execute(spec, Directory(tmp_path).run(spec.id), settings)
     assert (state, message) == ("done", "")
     first, last = Directory(tmp_path).run(spec.id).records()
@@ -329,5 +335,5 @@ def test_the_papers_sweep(coinrun_dir: Path) -> None:
     spec = next(r for r in plan.runs.values() if r.label == "Adam")
     run = Run(spec, TrainSettings(data_dir=coinrun_dir, device="cpu", threads=1))
     assert type(run.algorithm.network).__name__ == "ResNet18"
-    assert run.batches[0].x.shape == (1, 8, 3, 64, 64)  # all that level has in its split
+    assert run.batches_at(0)[0].x.shape == (1, 8, 3, 64, 64)  # all that level has in its split
     assert run.run_steps(2) is None
