@@ -43,8 +43,8 @@ def average(
     """Average the weights of the draws of each row and trial of a sweep (DiWA), and record the scores.
 
     The sweep must be launched with --keep-weights RULE. Only draws with the same initial weights are
-    averaged. The averages are rows of their own in RESULTS, such as `ERM + DiWA`, and their weights are
-    kept, too. The same command again averages new runs.
+    averaged. The averages are further rows in RESULTS, such as `ERM + DiWA`, and their weights are kept,
+    too. The same command again averages only new runs.
     """
     from oodbench.train.diwa import average_runs
     from oodbench.train.process import clean_process

@@ -1,9 +1,8 @@
-"""Evaluations of a run whose trained predictor adapts to the inputs that it predicts (`adapt:` of a row).
+"""Evaluations of a run whose trained predictor adapts to test inputs (`adapt:` of a row).
 
-Training is unchanged: each evaluation adapts copies. The trained network adapts to each split from
-scratch, so that what a selection rule sees holds no information about other environments. The `in`
-splits of the training environments are scored without adaptation. Scores before adaptation are recorded,
-too, under names that end in BEFORE.
+Training does not change, because evaluations adapt copies of the network. Each split gets a new copy, so
+that a score holds no information about other environments. The `in` splits of the training environments
+are scored without adaptation. Scores before adaptation are recorded, too, under names that end in BEFORE.
 """
 
 import json
@@ -29,16 +28,16 @@ from oodbench.train.loading import Data
 from oodbench.train.process import kept_generators, seed_process
 
 Outputs = dict[str, dict[str, Tensor]]
-"""The logits (n, C) of the examples of some splits, by environment and split."""
+"""The logits (n, C) of splits' examples, by environment and split."""
 
 
 def drawn_batches(
     spec: RunSpec, algorithm: Algorithm, splits: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, list[Tensor]] | None:
-    """The indices of the examples that a transductive method predicts together, by environment.
+    """By environment, the indices of the examples that a transductive method predicts together.
 
-    Each batch is from one split, about as large as an environment's share of a training step, in the order
-    that adaptations see. None if the run predicts examples in stored order.
+    A batch has examples of one split, about as many as a training batch has of an environment, in the order
+    in which adaptations see them. None if examples are predicted in stored order.
     """
     if spec.test_order == "stored":
         return None
@@ -47,7 +46,7 @@ def drawn_batches(
     for name, of_splits in splits.items():
         drawn[name] = []
         for half, index in of_splits.items():
-            if len(index) and half != MISLABELED:  # whose examples are in another split, too
+            if len(index) and half != MISLABELED:  # its examples are in another split, too
                 seed = derive("stream", spec.dataset, name, half, spec.trial)
                 order = _order(spec.test_order, index, seed)
                 drawn[name] += [index.cpu()[batch] for batch in in_batches(order, size)]
@@ -57,7 +56,7 @@ def drawn_batches(
 def with_adaptation(
     outputs: Outputs, data: Data, evaluations: Sequence[Evaluation]
 ) -> list[Evaluation]:
-    """The evaluations after adaptation, then those before it, renamed, and all others unchanged."""
+    """The evaluations of adapted `outputs`, then the given ones, renamed if on a split that adapted."""
     environments, splits = {}, {}
     for name, of_splits in outputs.items():
         y = data.environments[name].y
@@ -80,7 +79,7 @@ def with_adaptation(
 
 
 def adapted_outputs(spec: RunSpec, algorithm: Algorithm, data: Data, scored: Scored) -> Outputs:
-    """The logits of every split that is adapted to, in its order; random generators are restored."""
+    """The logits of every adapted split, in the split's order; random generators are restored."""
     assert spec.adapt is not None
     hparams = {key: value for key, value in spec.adapt.items() if key != "name"}
     name, transform = spec.adapt["name"], data.dataset.transform
@@ -109,7 +108,7 @@ def adapted_outputs(spec: RunSpec, algorithm: Algorithm, data: Data, scored: Sco
 def stream_of(
     environment: Environment, index: Tensor, hparams: Mapping[str, Any], seed: int, workers: int
 ) -> Stream:
-    """The inputs of the examples `index` as a stream, in an order drawn from the seed."""
+    """The inputs of the examples `index` as a stream, in an order that the seed determines."""
     order = _order(hparams["order"], environment.y[index].cpu(), seed)
     x, index = environment.x, index.cpu()
 
@@ -139,7 +138,7 @@ def _order(order: str, targets: Tensor, seed: int) -> Tensor:
 def reason_against(
     spec: RunSpec, cls: type[Algorithm], task: Task, input_shape: tuple[int, ...]
 ) -> str | None:
-    """Why runs like this one cannot adapt, or None; the network is built once to find out."""
+    """The reason why runs like this cannot adapt, or None; builds the network to find out."""
     if spec.adapt is None:
         return None
     if not task.has_classes:

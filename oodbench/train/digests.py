@@ -1,4 +1,4 @@
-"""Digests of the code and data of a run, recorded with its spec."""
+"""Digests of a run's code and data, which are recorded with its spec."""
 
 import json
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Digests:
-    """The digests of a run's code and of the data files that `dataset`, if given, reads without a checksum.
+    """The digests of a run's code and, given its dataset, of data files without a published checksum.
 
-    The results directory remembers the files. A user's own adaptation counts as a part of the method.
+    The results directory stores the list of files. A user's own adaptation counts as part of the method.
     """
     from oodbench.adaptations import adaptations
     from oodbench.algorithms import algorithms
@@ -43,7 +43,7 @@ def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Diges
 
 @lru_cache(maxsize=2)
 def _listed(dataset: "Dataset", results: Path) -> str | None:
-    # once for all runs that share the loaded data: a look at 24,000 files takes 0.4 s
+    # once for all runs with the same data: a look at 24,000 files takes 0.4 s
     files = dataset.files_read
     return DataFiles(results).keep(files) if files else None
 
@@ -51,7 +51,7 @@ def _listed(dataset: "Dataset", results: Path) -> str | None:
 def digests_now(
     specs: Mapping[str, RunSpec], data_dir: Path | None, results: Path
 ) -> dict[str, Digests]:
-    """The digests that runs would have if trained now, by id, without those of unreadable data."""
+    """The digests that runs would have if trained now, by id; without data that cannot be read."""
     made: dict[tuple[str, str], Dataset | None] = {}
     digests: dict[tuple[str, ...], Digests] = {}
     by_run = {}
@@ -72,9 +72,9 @@ def digests_now(
 
 
 def located(spec: RunSpec, results: Path, data_dir: Path | None) -> RunSpec:
-    """The spec with the file of a data frame where the results directory is now, for reading it alone.
+    """The spec, with the present path of a data frame's file if the results directory was moved.
 
-    The file's path in a run's id is the one relative to the working directory of its launch.
+    It is for reading the data alone: a run's id has the path relative to the launch's working directory.
     """
     file = Path(str(spec.options.get("file", "")))
     here = results.absolute() / DATA / file.name
@@ -85,7 +85,7 @@ def located(spec: RunSpec, results: Path, data_dir: Path | None) -> RunSpec:
 
 
 def dataset_of(spec: RunSpec, data_dir: Path | None) -> "Dataset":
-    """The dataset of a run; raises UserError if it no longer takes the run's options."""
+    """The dataset of a run; raises UserError if it does not take the run's options any more."""
     from oodbench.datasets import datasets, make
 
     options = neutral_values(datasets.get(spec.dataset).Options) | spec.options

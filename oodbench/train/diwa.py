@@ -1,10 +1,10 @@
 """Weight averages over several runs with the same initial weights (DiWA, arXiv:2205.09739).
 
-The members are the draws of one row, test set and trial of a sweep, with the weights that a selection
-rule chose and `--keep-weights RULE` kept. A weight average is scored and recorded like a run, in a row of
-its own in the same results directory. Statistics of batch normalisation are averaged with the weights; the
-authors' code keeps the first member's, as in their experiments the statistics are frozen
-(`freeze_batch_norm`) and all members have the same.
+The members are the draws of one row, test set and trial of a sweep, with weights that a selection rule
+chose and `--keep-weights RULE` kept. A weight average is scored and recorded like a run, in another row of
+the same results directory. Statistics of batch normalisation are averaged like weights. The authors' code
+takes them from the first member; in their experiments all members have the same statistics, because these
+are frozen (`freeze_batch_norm`).
 """
 
 import hashlib
@@ -32,14 +32,14 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
 CHOICES = {"uniform": "DiWA", "greedy": "DiWA greedy"}
-"""The ways to choose the members, and their names in tables. `uniform` takes all; `greedy` tries them from
-the best score on, and takes a member that does not lower the average's score (the paper's restricted)."""
+"""The ways to choose members, with their names in tables. `uniform` takes all. `greedy` tries the members
+from the best score on, and takes each that does not worsen the average's score (the paper's restricted)."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Member:
-    """A run whose weights are averaged."""
+    """A run of an average."""
 
     spec: RunSpec
     directory: RunDirectory
@@ -49,7 +49,7 @@ class Member:
 
     @property
     def evaluations(self) -> Sequence[Mapping[str, Any]]:
-        """The evaluations in the record of this step."""
+        """The evaluations in the record of `step`."""
         records = (r for r in self.directory.records() if r["step"] == self.step)
         return next(records)["evaluations"]  # type: ignore[no-any-return]
 
@@ -57,10 +57,10 @@ class Member:
 def average_runs(
     results: Directory, rule: str | None, choices: Sequence[str], settings: TrainSettings, say: Say
 ) -> list[str]:
-    """Average the runs of every cell of a sweep, record the scores, and return the new runs' ids.
+    """Average the runs of every cell of a sweep, record the scores, and return the averages' ids.
 
-    `rule` is the selection rule whose kept weights are averaged, by default `selection.USUAL`. `say`
-    prints which runs with kept weights are left out, and why. Cells with an average are skipped. Raises
+    `rule` is the selection rule whose kept weights are averaged, by default `selection.USUAL`. `say` gets
+    sentences on runs that are left out. Averages that are recorded already are not made again. Raises
     UserError if nothing can be averaged.
     """
     for choice in choices:
@@ -139,9 +139,9 @@ def _evaluable(spec: RunSpec) -> RunSpec:
 
 
 def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of weights by name; integers, and weights whose shapes differ, are taken from the first.
+    """The mean of weights by name; integers, and weights whose shapes differ, are the first member's.
 
-    Shapes differ only in a method's modules outside the network, whose initial weights are not shared.
+    Shapes differ only in a method's modules outside the network, which do not share initial weights.
     """
     first = members[0]
     return {
@@ -155,7 +155,7 @@ def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def greedy_choice(
     members: Sequence[Member], cost_of: Callable[[Member], float], cost: Callable[..., float]
 ) -> list[Member]:
-    """Greedy soup: the best member, and each further one that does not make the mean worse."""
+    """Greedy soup: the best member, and each further member that does not increase the mean's cost."""
     greedy: list[Member] = []
     least = math.inf
     for member in sorted(members, key=cost_of):

@@ -1,10 +1,11 @@
-"""The metrics of predictors, and of constant answers, on every split of every environment."""
+"""The metrics of predictors and of constant answers on every split of every environment."""
 
 import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,56 +18,57 @@ from oodbench.tasks import Task
 from oodbench.train.loading import Data
 
 CHUNK = 64, 8192
-"""The least and the largest number of examples of a forward pass."""
+"""The least and the greatest number of examples in a forward pass."""
 CACHED_VALUES, DEVICE_VALUES = 2**17, 2**24
-"""Input values per forward pass: on a CPU its activations stay in the caches, on a GPU it is busy."""
+"""Input values in a forward pass: few enough for a CPU's caches, enough to keep a GPU busy."""
 ROWS = 2**16
-"""Examples per forward pass of many predictors, counted over all of them."""
+"""Examples in a forward pass of many predictors, summed over the predictors."""
 OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
-"""The most outputs of a forward pass, for tasks with a large vocabulary at each of many tokens."""
+"""The most outputs of a forward pass, for tasks with many tokens and a large vocabulary."""
 SplitMetrics = Callable[[str, Tensor, Tensor], Mapping[str, float]]
 Constants = dict[str, dict[str, dict[str, float | None]]]
-"""metric -> environment -> split -> value; None where the metric of a constant is not defined."""
+"""metric -> environment -> split -> value; None if the metric of a constant is not defined."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Examples on which predictors are scored."""
+    """Examples on which a predictor is scored."""
 
     environments: Mapping[str, Environment]
     splits: Mapping[str, Mapping[str, Tensor]]
-    """The indices of the examples in each environment's splits; an empty split has no values."""
+    """The indices of the examples in each environment's splits; empty splits get no values."""
     task: Task
     groups: Mapping[str, Mapping[str, Groups]] = field(default_factory=dict)
     """Groups by environment and split, for the metrics of `values_of_groups`."""
     whole: SplitMetrics | None = None
-    """Further metrics of a split, see `whole_metrics`."""
+    """Metrics of a whole split, see `whole_metrics`."""
     batches: Mapping[str, Sequence[Tensor]] | None = None
-    """The indices of the examples of an environment that are predicted together, batch by batch; None:
-    examples are predicted in their order, as many at once as suits the machine."""
+    """By environment, the indices of examples that must be predicted together; None: examples are predicted
+    in order, as many at once as suits the machine."""
     loader_workers: int = 0
 
     @property
     def shapes(self) -> tuple[object, ...]:
-        """A key; examples with equal keys can be scored together."""
+        """A key: `evaluate_vectorized` takes examples with equal keys."""
         return tuple(
             (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in self.splits[name].items()))
             for name, e in self.environments.items()
         )
 
-    def chunks(self, name: str) -> Sequence[Tensor]:
-        """The indices of an environment's examples, by forward pass."""
-        if self.batches is not None:
-            return self.batches[name]
+    def chunks(self, name: str) -> Sequence[slice | Tensor]:
+        """The rows of an environment's examples, by forward pass."""
         environment = self.environments[name]
-        return torch.split(torch.arange(len(environment.y)), _size(environment, self.task))
+        if self.batches is not None:
+            return [index.to(environment.y.device) for index in self.batches[name]]
+        count, size = len(environment.y), _size(environment, self.task)
+        return [slice(i, min(i + size, count)) for i in range(0, max(1, count), size)]
 
 
 def evaluate(predict: Callable[[Tensor], Tensor], scored: Scored) -> list[Evaluation]:
     """Every recorded metric of a predictor on every split of every environment.
 
-    `predict` maps inputs (N, ...), as they are in memory or read, to logits (N, C).
+    `predict` maps inputs (N, ...) as the environment holds them to logits (N, C).
     """
     task, whole = scored.task, scored.whole
 
@@ -75,14 +77,11 @@ def evaluate(predict: Callable[[Tensor], Tensor], scored: Scored) -> list[Evalua
         return values_of_examples(task, logits, y) | kept
 
     collected = _collect(predict, scored, of_chunk)
-    outputs = {name: values.pop(OUTPUTS, torch.empty(0)) for name, values in collected.items()}
-    of_one = {name: {m: v[None] for m, v in of.items()} for name, of in collected.items()}
-    (evaluations,) = _evaluations(of_one, [scored])
-    if whole is None:
-        return evaluations
+    outputs = {name: values.pop(OUTPUTS)[0] for name, values in collected.items() if whole}
+    (evaluations,) = _evaluations(collected, [scored])
     for name, kept in outputs.items():
         for split, index in scored.splits[name].items():
-            if len(index) and split != MISLABELED:
+            if whole is not None and len(index) and split != MISLABELED:
                 indices = index.cpu()
                 further = whole(name, indices, kept[indices])
                 evaluations += [Evaluation(name, split, *e, len(index)) for e in further.items()]
@@ -90,7 +89,7 @@ def evaluate(predict: Callable[[Tensor], Tensor], scored: Scored) -> list[Evalua
 
 
 def with_memorized(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Replace the values on `mislabeled` examples by the accuracy on all of them: the share memorized."""
+    """Replace values on `mislabeled` examples by the accuracy on all of them, the share memorized."""
     wrong = [e for e in evaluations if e.split == MISLABELED and e.metric == "accuracy"]
     rest = [e for e in evaluations if e.split != MISLABELED]
     if count := sum(e.count for e in wrong):
@@ -100,7 +99,7 @@ def with_memorized(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
 
 def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:
-    """The mean over environments of the mean loss, given evaluations of one split of each."""
+    """The mean over environments of the mean loss, given evaluations on one split of each environment."""
     losses = [e.value for e in evaluations if e.metric == task.loss_metric]
     return sum(losses) / len(losses)
 
@@ -108,41 +107,47 @@ def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:
 def evaluate_vectorized(
     predict: Callable[[Tensor, slice], Tensor], scored: Sequence[Scored]
 ) -> list[list[Evaluation]]:
-    """The evaluations of K predictors, each on the examples of its own, as `evaluate` returns them.
+    """The evaluations of K predictors, each on examples of its own, as `evaluate` would return them.
 
-    All examples are in memory, and of equal shapes. `predict` maps inputs (R, N, ...) and the indices of
-    R predictors to their logits (R, N, C).
+    All examples are in memory, with equal `Scored.shapes`. `predict` maps the inputs (R, N, ...) of R
+    consecutive predictors, and their slice, to logits (R, N, C).
     """
-    collected: dict[str, dict[str, Tensor]] = {}
-    task, in_order = scored[0].task, scored[0].batches is None
+    task, collected = scored[0].task, dict[str, dict[str, Tensor]]()
     for name, first in scored[0].environments.items():
-        data, chunks = [each.environments[name] for each in scored], []
-        together = [scored[0].chunks(name)] if in_order else [s.chunks(name) for s in scored]
-        for batch in zip(*together, strict=True):
-            rows = [_rows(batch[0], first)] * len(data) if in_order else [*map(_rows, batch, data)]
-            x = [e.x[r] for e, r in zip(data, rows, strict=True)]
-            size = max(2, ROWS // max(1, len(batch[0])))
+        data, collected[name] = [each.environments[name] for each in scored], {}
+        for rows in zip(*(each.chunks(name) for each in scored), strict=True):
+            x, y = zip(*((e.x[r], e.y[r]) for e, r in zip(data, rows, strict=True)), strict=True)
+            size = max(2, ROWS // max(1, len(y[0])))
             logits = [
                 predict(torch.stack(x[i : i + size]), slice(i, i + size))
                 for i in range(0, len(data), size)
             ]
-            y = torch.stack([e.y[r] for e, r in zip(data, rows, strict=True)])
-            chunks.append(values_of_examples(task, torch.cat(logits), y))
-        metrics = {metric: torch.cat([c[metric] for c in chunks], 1) for metric in chunks[0]}
-        if not in_order:
-            arrived = torch.stack([torch.cat([*batch]) for batch in together]).to(first.y.device)
-            metrics = {
-                metric: value.new_empty(len(value), len(first.y)).scatter_(1, arrived, value)
-                for metric, value in metrics.items()
-            }
-        collected[name] = metrics
+            found = values_of_examples(task, torch.cat(logits), torch.stack(y))
+            _put(collected[name], rows, found, len(first.y))
     return _evaluations(collected, scored)
+
+
+def _put(
+    whole: dict[str, Tensor],
+    rows: Sequence[slice | Tensor],
+    found: Mapping[str, Tensor],
+    count: int,
+) -> None:
+    # K predictors' values (K, n, ...) of a chunk go to rows of (K, count, ...)
+    at: Any = slice(None), rows[0]
+    if not isinstance(rows[0], slice):
+        at = torch.arange(len(rows), device=rows[0].device)[:, None], torch.stack([*rows])
+    for key, values in found.items():
+        if key not in whole:
+            # at once: small results between the chunks' large tensors would fragment the heap
+            whole[key] = values.new_empty(len(values), count, *values.shape[2:])
+        whole[key][at] = values
 
 
 def _evaluations(
     collected: Mapping[str, Mapping[str, Tensor]], scored: Sequence[Scored]
 ) -> list[list[Evaluation]]:
-    """The evaluations of K predictors from their examples' values (K, N), by environment and metric."""
+    # from the values (K, N) of the examples, by environment and metric
     columns: list[tuple[str, str, Sequence[str], int, list[Groups]]] = []
     values: list[Tensor] = []
     for name, metrics in collected.items():
@@ -175,7 +180,7 @@ def _evaluations(
 def logits(predict: Callable[[Tensor], Tensor], scored: Scored) -> dict[str, Tensor]:
     """The logits (N, C) of all examples by environment, as `Task.kept` keeps them, on the CPU."""
     collected = _collect(predict, scored, lambda x, y: {OUTPUTS: scored.task.kept(x)})
-    return {name: values[OUTPUTS].cpu() for name, values in collected.items()}
+    return {name: values[OUTPUTS][0].cpu() for name, values in collected.items()}
 
 
 def _collect(
@@ -185,13 +190,8 @@ def _collect(
 ) -> dict[str, dict[str, Tensor]]:
     collected: dict[str, dict[str, Tensor]] = {name: {} for name in scored.environments}
     for name, rows, logits, y in predictions(predict, scored):
-        whole = collected[name]
-        for key, values in of_chunk(logits, y).items():
-            if key not in whole:
-                # at once: small results between the chunks' large tensors would fragment the heap
-                count = len(scored.environments[name].y)
-                whole[key] = values.new_empty(count, *values.shape[1:])
-            whole[key][rows] = values
+        found = {key: values[None] for key, values in of_chunk(logits, y).items()}
+        _put(collected[name], [rows], found, len(scored.environments[name].y))
     return collected
 
 
@@ -199,29 +199,18 @@ def predictions(
     predict: Callable[[Tensor], Tensor], scored: Scored
 ) -> Iterator[tuple[str, slice | Tensor, Tensor, Tensor]]:
     """Yield all examples in chunks: environment, rows, logits (n, ...) and targets (n, ...)."""
-    chunks = [
-        (name, environment, indices)
-        for name, environment in scored.environments.items()
-        for indices in scored.chunks(name)
+    chunks = [(name, e, r) for name, e in scored.environments.items() for r in scored.chunks(name)]
+    stored = [
+        (e.x, torch.arange(len(e.y), device=e.y.device)[rows].cpu())
+        for _, e, rows in chunks
+        if isinstance(e.x, Stored)
     ]
-    stored = [(e.x, indices) for _, e, indices in chunks if isinstance(e.x, Stored)]
     device = next(iter(scored.environments.values())).y.device
     reads = ReadAhead(lambda i: [stored[i]], len(stored), device, scored.loader_workers)
     read = itertools.count()
-    for name, environment, indices in chunks:
-        rows = _rows(indices, environment)
+    for name, environment, rows in chunks:
         x = reads[next(read)] if isinstance(environment.x, Stored) else environment.x[rows]
         yield name, rows, predict(x), environment.y[rows]
-
-
-def _rows(indices: Tensor, environment: Environment) -> slice | Tensor:
-    """A slice, which copies nothing, if the indices are consecutive."""
-    if not len(indices):
-        return slice(0)
-    first, last = int(indices[0]), int(indices[-1])
-    if last - first == len(indices) - 1 and bool((indices.diff() == 1).all()):
-        return slice(first, last + 1)
-    return indices.to(environment.y.device)
 
 
 def _size(environment: Environment, task: Task) -> int:
@@ -235,7 +224,7 @@ def _size(environment: Environment, task: Task) -> int:
 
 
 def whole_metrics(dataset: Dataset) -> SplitMetrics | None:
-    """The dataset's `split_metrics`, or None if not overridden: no predictions have to be kept then."""
+    """The dataset's `split_metrics`, or None if not overridden, so that no predictions have to be kept."""
     own = dataset.split_metrics
     return None if getattr(own, "__func__", None) is Dataset.split_metrics else own
 
@@ -246,9 +235,9 @@ def constant_answer(
 ) -> Constants:
     """The metrics of the best constant answers on each split of the `scored` environments.
 
-    A metric is that of the constant that is best for it on the pooled `in` splits of the `training`
-    environments (`Task.constants`); `Dataset.split_metrics` are those of the best one for the main
-    metric. The answer is computed once for all runs with the same training environments.
+    For each metric, the constant is the best on the pooled `in` splits of the `training` environments
+    (`Task.constants`); for `Dataset.split_metrics`, it is the best for the main metric. Constants are
+    computed once for all runs with the same training environments.
     """
     key = tuple(training)
     if key not in data.constants:
@@ -260,7 +249,7 @@ def constant_answer(
 def _constants(data: Data, training: Sequence[str], scored: Mapping[str, Environment]) -> Constants:
     dataset, task = data.dataset, data.dataset.task
     targets = torch.cat([data.environments[n].y[data.splits[n]["in"]] for n in training])
-    # a constant needs no inputs: skip reading them
+    # without inputs, which a constant does not need
     blind = {name: Environment(e.y.new_empty(len(e.y), 0), e.y) for name, e in scored.items()}
     outputs = task.constants(targets)
     constants: Constants = {}

@@ -1,4 +1,4 @@
-"""Train the runs of a bundle in this process, vectorized where that is possible and pays."""
+"""Train the runs of a bundle in this process, vectorized if that is possible and faster."""
 
 import contextlib
 import errno
@@ -30,12 +30,12 @@ from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
 from oodbench.train.vectorized import VectorizedProgram, capacity, explained, program_key, why_alone
 
 Ended = Callable[[str, State, str], None]
-"""Called with a run's id, its state and, for a failure, one sentence."""
+"""Called with a run's id, its state and, for a failure, a sentence."""
 Steps = Callable[[int], None]
 DATA_BYTES = 2**30
-"""A program with more bytes of inputs in memory takes no run with other data."""
+"""Bytes of inputs in memory above which a program takes no run with other data."""
 BEAT_SECONDS = 5.0
-"""Seconds between two heartbeats of a run."""
+"""Seconds between two heartbeats."""
 
 
 def execute(
@@ -45,10 +45,10 @@ def execute(
     progress: Steps = lambda step: None,
     interrupts: Interrupts | None = None,
 ) -> tuple[State, str]:
-    """Train a run unless it has ended or another process trains it; its errors are not raised.
+    """Train a run unless it has ended or another process trains it; errors of the run are not raised.
 
-    Returns the state (`done`, `diverged`, `failed`, `interrupted`, or `elsewhere` while another
-    process holds the run) and, for a failure, one sentence; the traceback is in failed.json.
+    Returns the state (`done`, `diverged`, `failed`, `interrupted`, or `elsewhere` if another process trains
+    the run) and, for a failure, a sentence; failed.json has the traceback.
     """
     states: list[tuple[State, str]] = []
     execute_bundle(
@@ -71,13 +71,13 @@ def execute_bundle(
     """Train the runs of one bundle (`RunSpec.bundle_key`), each as `execute` would.
 
     Returns the ids of the runs that were not started because they must be trained one at a time. If a
-    bundle fails, as for lack of memory, its halves are trained from their runs' last checkpoints on. A
-    vectorized run that fails alone has failed: trained in another way it would have other bits. Runs are
-    trained one at a time only if their method cannot be vectorized.
+    program fails, as for lack of memory, its halves continue from the runs' last checkpoints. A vectorized
+    run that fails in a program of its own has failed: without a program it would have other bits. Runs are
+    trained without a program only if their method cannot be vectorized.
     """
     # runs with the same data side by side
     ordered = sorted(runs, key=lambda run: (*run[0].data_key, run[0].draw))
-    # absolute, as a method may change the working directory
+    # absolute paths, as a method may change the working directory
     waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in ordered)
     interrupts = interrupts or Interrupts()
     most, alone = settings.vectorize or MAX_VECTORIZED, set[str]()
@@ -89,9 +89,10 @@ def execute_bundle(
             try:
                 with clean_process(settings.threads):
                     bundle.acquire(waiting, most if vectorize else 1, keys, vectorize)
-                # again, as building the runs may have changed settings
-                with clean_process(settings.threads, bundle.precision):
-                    bundle.train(progress, interrupts)
+                if bundle.held:
+                    # again, as building the runs may have changed settings
+                    with clean_process(settings.threads, bundle.held[0].run.spec.precision):
+                        bundle.train(progress, interrupts)
             except Exception as error:
                 if not bundle.held:
                     raise
@@ -119,7 +120,7 @@ def execute_bundle(
 
 
 class _Bundle:
-    """Runs that one process trains at the same time."""
+    """Runs that are trained at the same time, with their locks and heartbeats."""
 
     def __init__(self, settings: TrainSettings, ended: Ended, heartbeats: "Heartbeats") -> None:
         self.settings = settings
@@ -130,11 +131,6 @@ class _Bundle:
         self._heartbeats = heartbeats
         self._time_limit = contextlib.ExitStack()
 
-    @property
-    def precision(self) -> str:
-        """The precision of the runs, which all of a bundle share."""
-        return self.held[0].run.spec.precision if self.held else "float32"
-
     def acquire(
         self,
         waiting: deque[tuple[RunSpec, RunDirectory]],
@@ -142,10 +138,10 @@ class _Bundle:
         keys: dict[str, tuple[object, ...]],
         vectorize: bool,
     ) -> None:
-        """Take up to `limit` runs of `waiting` to be trained together, at least one if any is free.
+        """Take up to `limit` runs of `waiting` that can be trained together, at least one if any is free.
 
-        `keys` keeps the `program_key` of runs that were loaded before, by id. Without `vectorize` a run is
-        trained by itself even if it could be vectorized.
+        `keys` has the `program_key` of every run that was loaded before, by id. Without `vectorize` a
+        single run is taken, and trained without a program.
         """
         first: Run | None = None
         key: tuple[object, ...] = ()
@@ -176,7 +172,7 @@ class _Bundle:
         return sum(held.values()) < DATA_BYTES
 
     def _begin(self, spec: RunSpec, directory: RunDirectory) -> Run | None:
-        """Lock and load a run; None, after calling `ended`, if it fails or is not to be trained here."""
+        # None, after calling `ended`, if the run fails or is not to be trained here
         if (how := self._lock(directory)) is not None:
             self._unlock(directory)
             self._ended(spec.id, *how)
@@ -212,11 +208,11 @@ class _Bundle:
         settings = self.settings
         made_by = provenance(settings.device, settings.threads, settings.plugins)
         made_by["vectorized"] = self.vectorized
-        for t in self.held[:1]:
-            dataset = None if self.settings.scratch else t.run.data.dataset
-            made_by["digests"] = digests_of(t.run.spec, dataset, t.directory.results)
-            if settings.device == "cpu":
-                warn_unless(t.run.spec.arithmetic)
+        first = self.held[0]
+        dataset = None if settings.scratch else first.run.data.dataset
+        made_by["digests"] = digests_of(first.run.spec, dataset, first.directory.results)
+        if settings.device == "cpu":
+            warn_unless(first.run.spec.arithmetic)
         for t in self.held:
             before = t.directory.made_by() if t.run.step else None
             made = begun_by(made_by, before) if before else made_by
@@ -238,13 +234,13 @@ class _Bundle:
         error: Exception,
         training: Training | None = None,
     ) -> None:
-        """Record the failure of a run, unless a full disk stopped it: the next launch then trains it."""
+        """Record that a run failed, or that it was interrupted if the disk is full."""
         method = None if training is None else type(training.run.algorithm)
         state, message = _state_after(error, directory, method)
         if state is State.FAILED:
             try:
                 directory.fail(message, "".join(traceback.format_exception(error)))
-            except OSError:  # the failure cannot be written; the log still shows it
+            except OSError:  # it cannot be written, but shown in the log
                 traceback.print_exception(error)
         self._release(directory)
         if training is not None:
@@ -267,9 +263,9 @@ class _Bundle:
 
 
 class Heartbeats:
-    """A thread, during a `with` block, that writes this process's heartbeat, one file for all its runs.
+    """A thread that writes the heartbeats of this process's runs within a `with` block.
 
-    It beats by the clock, so that a run with long steps does not count as lost.
+    It beats by the clock, so that runs with long steps do not count as lost.
     """
 
     def __init__(self) -> None:
@@ -286,9 +282,9 @@ class Heartbeats:
         self._thread.join()
 
     def start(self, directory: RunDirectory, step: Callable[[], int]) -> None:
-        """Beat for a run, now and regularly; `step` returns the run's current step.
+        """Beat for a run from now on; `step` returns its current step.
 
-        Raises OSError if the first beat cannot be written; later ones may fail silently.
+        Raises OSError if the first beat cannot be written; later beats may fail silently.
         """
         directory.beat(step())
         self._runs[directory] = step
@@ -305,7 +301,7 @@ class Heartbeats:
             for directory, step in self._runs.copy().items():
                 folders.setdefault(directory.results, {})[directory.id] = step()
             for folder, steps in folders.items():
-                # a full disk may have room again at the next beat
+                # a full disk may have room at the next beat
                 with contextlib.suppress(OSError):
                     Directory(folder).beat(steps)
         for folder in folders:
@@ -316,7 +312,7 @@ class Heartbeats:
 def _state_after(
     error: Exception, directory: RunDirectory, method: type | None = None
 ) -> tuple[State, str]:
-    # `method` is for errors without a line of the user's in the traceback, as in a backward pass
+    # `method` is named in errors whose traceback has no line of the user's code, as in a backward pass
     if is_disk_full(error, directory.path):
         return State.INTERRUPTED, f"{directory.path}: {os.strerror(errno.ENOSPC)}"
     if isinstance(error, FileNotFoundError):
@@ -331,10 +327,8 @@ def _state_after(
 
 @contextlib.contextmanager
 def _time_limit(seconds: float, directory: RunDirectory) -> Iterator[None]:
-    """End this process after `seconds`, with the stacks of its threads in `directory.stack`.
-
-    A C thread does it, so that Python code cannot delay it.
-    """
+    # ends this process after `seconds`, with the stacks of its threads in `directory.stack`; by a thread
+    # of C, which Python code cannot delay
     with directory.stack.open("w") as file:
         faulthandler.dump_traceback_later(seconds, exit=True, file=file)
         try:

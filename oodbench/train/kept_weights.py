@@ -1,4 +1,4 @@
-"""The weights that selection rules would choose from a run's steps, kept while it is trained."""
+"""A run's weights at the steps that selection rules would choose, kept while it is trained."""
 
 import json
 import math
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 ABOUT = "oodbench"
-"""The only key of the files' metadata, since the order of several is random and would change bytes."""
+"""The only key of the files' metadata: the order of several keys, and so the bytes, would be random."""
 
 
 Seen = tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]
-"""The values and weights of a rule's evidence at a step."""
+"""The values and the weights of a rule's evidence at a step."""
 
 
 class Judge:
-    """Judges the steps of one run by a selection rule and the run's own records."""
+    """A selection rule that judges the steps of one run by the run's records."""
 
     def __init__(self, rule: "Rule", run: Run) -> None:
         dataset = run.data.dataset
         self._rule, self.evidence = rule, rule.evidence_of(run.spec, run.names)
-        """The environments and splits by which the rule judges the run; empty if it cannot."""
+        """The (environment, split) pairs by which the rule judges the run; empty if it cannot."""
         self.metric = rule.metric or dataset.metric
         is_main = self.metric == dataset.metric
         self._rises = dataset.higher_is_better if is_main else known_direction(self.metric)
@@ -45,7 +45,7 @@ class Judge:
         self._environments = np.array([environments.index(e) for e, _ in self.evidence])
 
     def seen(self, evaluations: Iterable[Mapping[str, Any]]) -> Seen | None:
-        """The rule's view of an evaluation; None if the metric is not recorded."""
+        """The evidence in a step's evaluations; None if the metric is not recorded."""
         from oodbench.selection import shares
 
         recorded = {
@@ -61,7 +61,7 @@ class Judge:
         return np.where(np.isfinite(values), values, np.nan), shares(counts, self._environments)
 
     def cost(self, steps: Sequence[Seen]) -> float:
-        """The last step's score, negated if higher is better, infinite if it is NaN."""
+        """The score of the last of the steps: negated if higher is better, infinite if NaN."""
         from oodbench.selection import score_by
 
         values, weights = map(np.stack, zip(*steps, strict=True))
@@ -69,20 +69,20 @@ class Judge:
         return math.inf if math.isnan(score) else -score if self._rises else score
 
     def cost_of(self, evaluations: Iterable[Mapping[str, Any]]) -> float:
-        """The cost of a single evaluation, infinite if the metric is not recorded."""
+        """The cost of a single step's evaluations; infinite if the metric is not recorded."""
         seen = self.seen(evaluations)
         return math.inf if seen is None else self.cost([seen])
 
 
 class KeptWeights:
-    """The files of a run's kept weights: for each rule, those of the step that it would choose so far.
+    """The files of a run's kept weights: for each rule, of the step that it would choose so far.
 
-    The file of a step that a checkpoint has seen is deleted only once a checkpoint later than the step that
-    supersedes it is written: a run that is resumed before that may choose the old step again.
+    A file from before the last checkpoint is deleted only after a checkpoint that is later than the step
+    which supersedes it. Otherwise a run that resumes from the last checkpoint could lack the weights.
     """
 
     def __init__(self, run: Run, directory: RunDirectory) -> None:
-        """Find the files of a run at its checkpoint, and delete those of later steps."""
+        """Find the files of a run at its checkpoint, and delete files of later steps."""
         self._run, self._directory = run, directory
         self._judges = _judges(run)
         self._seen: dict[str, list[Seen]] = {name: [] for name in self._judges}
@@ -115,16 +115,16 @@ class KeptWeights:
 
     @property
     def wait_for_checkpoint(self) -> bool:
-        """Whether `delete_superseded` has to wait for another checkpoint."""
+        """Whether a checkpoint is needed before files can be deleted."""
         return self._directory.checkpoint.is_file() and bool(self._superseded())
 
     def delete_superseded(self) -> None:
-        """Delete the files that a resumed run does not need, after a checkpoint or when the run ends."""
+        """Delete files that no rule would choose, after a checkpoint or at the end of the run."""
         _unlink(self._superseded())
         self._saved = self._run.step
 
     def _superseded(self, after: int = -1) -> list[Path]:
-        """The files of steps later than `after` that no rule would choose."""
+        # of steps later than `after`
         return [
             path
             for (rule, step), path in kept_weights(self._directory).items()
@@ -148,7 +148,7 @@ def _judges(run: Run) -> dict[str, Judge]:
 
 
 def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterable[str]) -> None:
-    """Write a run's evaluated weights, in float32, for some rules into the directory of a spec's run."""
+    """Write a run's evaluated weights in float32 for each rule, into the directory of `spec`'s run."""
     directory.weights.mkdir(parents=True, exist_ok=True)
     with run.evaluated_weights():
         weights = {
@@ -162,7 +162,7 @@ def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterab
 
 
 def read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights in a file, and what it says of them; raises UserError for a damaged file."""
+    """A file's weights and metadata (`id`, `rule`, `step`, `sizes`); raises UserError if damaged."""
     try:
         with safe_open(file, "pt") as opened:
             about: dict[str, Any] = json.loads((opened.metadata() or {})[ABOUT])

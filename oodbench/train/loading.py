@@ -1,4 +1,4 @@
-"""The data of a run: environments on its device, with their splits, and batches of them."""
+"""The data of a run: environments on a device with their splits, and batches of examples."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,12 +30,12 @@ class StandardUnits:
     """The units of real targets: a run trains on (target - mean) / scale, and is scored on targets."""
 
     mean: Tensor
-    """The mean of the targets that a run trains on, (C,) in double precision."""
+    """The mean of the training targets, (C,) in double precision."""
     scale: Tensor
-    """Their standard deviation, (C,) in double precision; 1 where they do not vary."""
+    """The standard deviation of the training targets, (C,) in double precision; 1 if it is 0."""
 
     def standard(self, targets: Tensor) -> Tensor:
-        """Targets (N, C) in standard units, as a run trains on them, in single precision."""
+        """The targets (N, C) to train on, in single precision."""
         return ((targets - self.mean) / self.scale).float()
 
     def predictions(self, outputs: Tensor) -> Tensor:
@@ -45,18 +45,17 @@ class StandardUnits:
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset's environments on the device of a run, with their splits."""
+    """A dataset's environments on a device, with their splits."""
 
     dataset: Dataset
     environments: dict[str, Environment]
     splits: dict[str, dict[str, Tensor]]
     mislabeled: Mapping[str, Tensor] = field(default_factory=dict)
-    """The indices of examples that runs train on with a wrong label, by environment."""
+    """By environment, the indices of training examples with a wrong label."""
     units: StandardUnits | None = None
-    """The units of targets; None: runs train on targets as they are."""
+    """The units of the targets, if these are standardised."""
     constants: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
-    """The constant answers so far, by training environments, see `oodbench.train.evaluate`; shared by all
-    runs of this process with the same data."""
+    """A cache of `oodbench.train.evaluate.constant_answer`, by training environments."""
 
     @cached_property
     def groups(self) -> dict[str, dict[str, Groups]]:
@@ -64,41 +63,30 @@ class Data:
         return groups_of(self.dataset, self.environments, self.with_mislabeled())
 
     def with_mislabeled(self) -> dict[str, dict[str, Tensor]]:
-        """The splits, with a further one of `mislabeled` examples if labels are noisy."""
+        """The splits, with a split of `mislabeled` examples if labels are noisy."""
         of_noise = {n: {MISLABELED: i} for n, i in self.mislabeled.items()}
         return {n: {**of, **of_noise.get(n, {})} for n, of in self.splits.items()}
 
     def standard(self, targets: Tensor) -> Tensor:
-        """Targets (N, ...) of the environments as a run trains on them."""
+        """The targets to train on, given the environments' targets (N, ...)."""
         return targets if self.units is None else self.units.standard(targets)
 
 
 _Source = tuple[str, str, int, float, Path | None, str]
-"""The arguments of `_load`, which determine a run's data before anything is fitted to them."""
+"""The arguments of `_load`."""
 
 
-def load_environments(
-    dataset: str,
-    options: Mapping[str, Any],
-    held_out: Collection[str],
-    *,
-    changed: bool = True,
-    trial: int,
-    holdout: float,
-    data_dir: Path | None,
-    device: str,
-    noise: Mapping[str, Any] | None = None,
-    test_environments: Collection[str] = (),
-) -> Data:
-    """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
+def load_data(spec: RunSpec, settings: TrainSettings, *, changed: bool = True) -> Data:
+    """The data of a run; the last two (dataset, trial) are kept in memory.
 
-    Where a dataset marks examples as `unseen`, a `held_out` environment has these alone, and other
-    environments have the rest. If the dataset separates clusters, training examples in a cluster of a
-    held-out environment are left out. Unless `changed` is false, `Dataset.fit` is applied to all inputs.
-    All but the `test_environments` have the `noise`, see `oodbench.data.noise`. Examples without a known
-    label are left out of splits. Raises UserError for data that do not suit their task.
+    If a dataset marks examples of an environment as `unseen`, a held-out environment has only these, and
+    other environments have only the rest. If a dataset separates clusters, training examples that share a
+    cluster with a held-out environment are left out. Unless `changed` is false, `Dataset.fit` is applied to
+    all inputs. All environments but the test environments have the run's noise, see `oodbench.data.noise`.
+    Splits leave out examples without a known label. Raises UserError for data that do not suit their task.
     """
-    source = dataset, json.dumps(options, sort_keys=True), trial, holdout, data_dir, device
+    options = json.dumps(spec.options, sort_keys=True)
+    source = spec.dataset, options, spec.trial, spec.holdout, settings.data_dir, settings.device
     data = _load(*source)
     depends = (
         _has_unseen(data)
@@ -106,36 +94,31 @@ def load_environments(
         or (changed and fits(data.dataset))
         or data.dataset.standardises_targets
     )
-    kept = tuple(sorted(held_out)) if depends or noise else ()
-    clean = tuple(sorted(test_environments)) if noise else ()
-    return _prepared(source, kept, changed, json.dumps(noise), clean)
+    kept = tuple(sorted(spec.held_out)) if depends or spec.noise else ()
+    clean = tuple(sorted(spec.test_environments)) if spec.noise else ()
+    return _prepared(source, kept, changed, json.dumps(spec.noise), clean)
 
 
-def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
-    """The data of a run, see `load_environments`."""
-    return load_environments(spec.dataset, spec.options, spec.held_out, **_origin(spec, settings))
+def spec_of_data(dataset: str, **fields: Any) -> RunSpec:
+    """A spec for `load_data` alone, given the fields that data depend on."""
+    trains: dict[str, Any] = dict.fromkeys(("algorithm", "label", "network"), "")
+    trains |= {"hparams": {}, "network_hparams": {}, "draw": 0, "steps": 0, "evaluate_every": 0}
+    return RunSpec(dataset=dataset, **trains | fields)
 
 
 def estimated(
     spec: RunSpec, dataset: Dataset, settings: TrainSettings
 ) -> tuple[Callable[[Tensor], Tensor], StandardUnits | None]:
-    """The change of inputs before `Dataset.transform`, and the units of targets, that a run estimates.
+    """The change of inputs before `Dataset.transform`, and the units of targets, as a run estimates.
 
     Data are read only if something has to be estimated.
     """
     if not fits(dataset) and not dataset.standardises_targets:
         return (lambda x: x), None
-    origin = _origin(spec, settings)
-    data = load_environments(spec.dataset, spec.options, spec.held_out, changed=False, **origin)
+    data = load_data(spec, settings, changed=False)
     if not fits(dataset):
         return (lambda x: x), data.units
     return fit(dataset, data.environments, _trained_on(data, spec.held_out)), data.units
-
-
-def _origin(spec: RunSpec, settings: TrainSettings) -> dict[str, Any]:
-    of_run: dict[str, Any] = {"trial": spec.trial, "holdout": spec.holdout, "noise": spec.noise}
-    of_run |= {"test_environments": spec.test_environments}
-    return of_run | {"data_dir": settings.data_dir, "device": settings.device}
 
 
 @lru_cache(maxsize=2)
@@ -245,11 +228,11 @@ def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
 def split(
     environment: Environment, holdout: float, dataset: str, name: str, trial: int
 ) -> dict[str, Tensor]:
-    """Sorted indices of the splits `in` (trained on, or scored) and `out` (for selection).
+    """Sorted indices of the splits `in` (for training, or for scores) and `out` (for selection).
 
-    `out` is a share `holdout` of the examples, at least one cluster: examples of a cluster stay together.
-    The splits depend on (dataset, environment, trial) alone, unless the data have theirs. With `holdout` 0
-    everything is `in`, without an `out`.
+    `out` is the data's predefined split, or else a share `holdout` of the clusters, at least one, drawn by
+    (dataset, environment, trial) alone. Examples of a cluster stay together. With a `holdout` of 0 there is
+    no `out`.
     """
     count = len(environment.y)
     if holdout == 0:
@@ -261,7 +244,6 @@ def split(
 
 
 def _drawn_share(clusters: Tensor, share: float, seed: int) -> Tensor:
-    """Mask (N,) of a random share of whole clusters."""
     _, cluster = torch.unique(clusters, return_inverse=True)
     total = int(cluster.max()) + 1 if len(clusters) else 0
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
@@ -279,7 +261,7 @@ def groups_of(
     environments: Mapping[str, Environment],
     splits: Mapping[str, Mapping[str, Tensor]],
 ) -> dict[str, dict[str, Groups]]:
-    """The groups of every nonempty split, by environment; empty for tasks without classes."""
+    """The groups of every nonempty split, by environment and split; empty for tasks without classes."""
     if not dataset.task.has_classes:
         return {}
     count = dataset.task.classes
@@ -301,13 +283,13 @@ def groups_of(
 
 
 def trained_counts(data: Data, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The sizes of the groups that each environment trains on, see `Problem.counts`."""
+    """The training environments' sizes of groups, see `Problem.counts`."""
     trained = (data.groups[name]["in"] for name in names if "in" in data.groups.get(name, {}))
     return tuple(tuple(groups.counts) for groups in trained)
 
 
 def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> None:
-    """Fit a method with `fit_examples` to the pooled examples of the training environments `names`."""
+    """Call a method's `fit_examples`, if it has one, with the pooled training examples of `names`."""
     if not algorithm.overrides("fit_examples"):
         return
     pooled = [part(data.environments[name], data.splits[name]["in"]) for name in names]
@@ -317,7 +299,7 @@ def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> N
 
 
 def drawn_index(spec: RunSpec, data: Data, name: str, drawing: Drawing) -> Tensor:
-    """Indices of an environment's examples that batches with this `drawing` are drawn from."""
+    """The indices of an environment's examples from which `drawing` draws batches."""
     index = data.splits[name]["in"]
     if not drawing.held_out:
         return index
@@ -336,7 +318,7 @@ def batches(
     settings: TrainSettings,
     drawing: Drawing,
 ) -> Batches:
-    """The batches of the training environments `names`; raises UserError for one that is empty."""
+    """Batches of the training environments `names`; raises UserError if one has no examples."""
     task, count = data.dataset.task, len(data.dataset.attributes)
     balanced, needs = BALANCED[drawing.sampling], algorithm.needs
     holds_attributes = needs.has_attributes(vars(algorithm.hparams))

@@ -1,4 +1,4 @@
-"""Runs from their specs to their records, one or many at a time; checkpoint and resume."""
+"""Train runs, one or many at a time: evaluate, checkpoint and resume."""
 
 import math
 import time
@@ -20,47 +20,47 @@ from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 
 CHECK_EVERY = 50
-"""The steps between two checks of the losses, where a diverged run ends."""
+"""The steps between two checks of the losses, at which a diverged run ends."""
 BLOCK_SECONDS = 1.0
-"""About the longest time between two checks of the clock and of interrupts."""
+"""About the longest time between two looks at the clock and at interrupts."""
 CHECKPOINT_SECONDS = 10.0
 EVALUATION_CHECKPOINT_SECONDS = 1.0
-"""Seconds after which a checkpoint is due at any step, and at an evaluation."""
+"""The least seconds between two checkpoints: at any step, and at an evaluation."""
 CHECKPOINT_SHARE = 0.05
-"""The largest share of a run's time that repeated checkpoints may take."""
+"""The largest share of a run's time for checkpoints."""
 
 
 class Program:
-    """Runs at the same step that are trained together: here one after the other."""
+    """Runs at the same step, trained together; here one after the other."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
 
     def run_steps(self, steps: int) -> list[int | None]:
-        """Do `steps` updates of every run; returns each one's first step whose loss was not finite."""
+        """Do `steps` updates of every run; returns each run's first step whose loss was not finite."""
         return [run.run_steps(steps) for run in self.runs]
 
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """All metrics of some of the runs, by index, with their evaluated weights."""
+        """All metrics of the evaluated weights of some runs, by index."""
         return [self.runs[k].evaluate() for k in which]
 
     def sync_to_runs(self) -> None:
-        """Write the states that the program holds into the runs."""
+        """Write the program's states into the runs."""
 
 
 @dataclass(eq=False)
 class Training:
-    """A run that is being trained, and where it is recorded."""
+    """A run that is being trained, with its directory."""
 
     run: Run
     directory: RunDirectory
     saved: float = field(default_factory=time.monotonic)
     saving: float = 0.0
-    """The seconds that the last checkpoints took: of this run, and of the runs trained with it."""
+    """The seconds of the last checkpoint, summed over the runs of a program."""
     diverged: int | None = None
     """The first step whose loss was not finite."""
     divergence_recorded: bool = False
-    """Whether the last record of a diverged run is written."""
+    """Whether a diverged run has written its last record."""
 
     def __post_init__(self) -> None:
         self.weights = KeptWeights(self.run, self.directory)
@@ -68,13 +68,13 @@ class Training:
 
     @property
     def stop(self) -> int:
-        """The next step at which something may be due, which is the same after a resume."""
+        """The next step at which anything may be due; a resumed run has the same stops."""
         step, spec = self.run.step, self.run.spec
         every = (spec.interval, CHECK_EVERY)
         return min(spec.steps, *(step // n * n + n for n in every))
 
     def is_old(self, now: float) -> bool:
-        """Whether a checkpoint is due, at this reading of the monotonic clock."""
+        """Whether a checkpoint is due at the time `now` of the monotonic clock."""
         if self.run.step == self.run.spec.steps:
             return self.weights.wait_for_checkpoint
         limit = EVALUATION_CHECKPOINT_SECONDS if self.evaluated else CHECKPOINT_SECONDS
@@ -84,14 +84,14 @@ class Training:
     @property
     def evaluated(self) -> bool:
         """Whether an evaluation is due now."""
-        step, spec = self.run.step, self.run.spec
-        return self.diverged is not None or step % spec.interval == 0 or step == spec.steps
+        step = self.run.step
+        return self.diverged is not None or step in self.run.spec.due(step)
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> None:
-        """Write a record, after the predictions and weights that are kept of its step.
+        """Write a record, after the predictions and weights of its step that are kept.
 
-        The record of a diverged run has the network's step, which is after the first loss that was not
-        finite, and no means of the losses.
+        A diverged run's last record has the step of the network, which is later than the first loss that is
+        not finite, and no training means.
         """
         if self.run.settings.keep_predictions:
             self.run.keep_predictions(self.directory)
@@ -104,7 +104,7 @@ class Training:
         self.observers.tell("evaluated", record)
 
     def finish(self) -> State | None:
-        """Mark the run as ended if it has; returns its final state, or None."""
+        """Mark the run as ended if it has ended; returns its final state, or None."""
         if self.diverged is not None:
             status = State.DIVERGED if self.divergence_recorded else None
         else:
@@ -117,9 +117,9 @@ class Training:
 
 
 def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Training:
-    """Restore the run and its records from its checkpoint, or start it with no records.
+    """Resume a run from its checkpoint, or start it without records if there is no usable checkpoint.
 
-    The caller holds the run's lock. An unusable checkpoint gives a warning. Raises UserError for a spec
+    The caller holds the run's lock. Warns of a checkpoint that cannot be used. Raises UserError for a spec
     that cannot be run.
     """
     run = Run(spec, settings)
@@ -144,11 +144,11 @@ def train(
     interrupts: Interrupts | None = None,
     program: Callable[[Sequence[Run]], Program] = Program,
 ) -> None:
-    """Train runs to their ends; runs at the same step are trained by one `program`.
+    """Train runs to their ends; one `program` trains all runs at the same step.
 
-    Runs that are behind catch up first. `ended` is called at each run's end: `done`, `diverged`, or, if
-    `interrupts` ask to stop, `interrupted`, with a checkpoint of the last step. `progress` is called
-    with the number of steps that the runs at work have done, several times a second if steps are fast.
+    Runs that are behind catch up first. `ended` is called with each run's final state: `done`, `diverged`,
+    or `interrupted` if `interrupts` ask to stop, after a checkpoint. `progress` is called with the step of
+    the program after every block of steps, which takes about a second at most.
     """
     interrupts = interrupts or Interrupts()
     active = [t for t in trainings if not _ended(t, ended)]
@@ -213,7 +213,7 @@ class UnfitError(Exception):
 
 
 def save_checkpoint(run: Run, directory: RunDirectory) -> None:
-    """Write a run's checkpoint, with the run's id and the count and hash of its records so far."""
+    """Write a run's checkpoint, with the run's id and the number and hash of its records."""
     records = directory.sync_records()
     state = {"id": run.spec.id, "records": records, "run": _copied(run.state())}
     with whole_file(directory.checkpoint) as file:
@@ -230,10 +230,10 @@ def _copied(state: Any) -> Any:
 
 
 def resume(run: Run, directory: RunDirectory) -> None:
-    """Restore a new run from its checkpoint, and drop the records after it.
+    """Restore a new run from its checkpoint, and drop later records.
 
-    Raises UnfitError if the checkpoint is damaged, another run's or of another form, or if the
-    records that it continues are not all there; the run may then be half changed.
+    Raises UnfitError if the checkpoint is damaged, of another run or another version, or if records before
+    it are missing. The run may then be partly restored.
     """
     with directory.checkpoint.open("rb") as file:
         try:

@@ -1,7 +1,7 @@
-"""Trained models as modules, and the scores of any module on a dataset's environments."""
+"""Trained models as modules, and scores of any module on a dataset's environments."""
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from numbers import Real
 from os import PathLike
@@ -33,7 +33,7 @@ from oodbench.train.loading import (
     estimated,
     fit_to_examples,
     load_data,
-    load_environments,
+    spec_of_data,
 )
 from oodbench.train.process import check_device, clean_process, kept_generators
 from oodbench.train.run import build_algorithm, problem_of
@@ -47,7 +47,7 @@ NAMES = ("dataset", "algorithm", "test_environment")
 
 
 class Model(nn.Module):
-    """A trained predictor, with the preprocessing of its dataset."""
+    """A trained predictor with the preprocessing of its dataset."""
 
     def __init__(
         self,
@@ -60,20 +60,19 @@ class Model(nn.Module):
         super().__init__()
         self.algorithm = algorithm
         self.dataset = dataset
-        """The dataset; that of a table or of images has `read`, which gives inputs of new rows or files."""
+        """The dataset; `dataset.read` makes inputs of new rows of a table or new image files."""
         self.spec = info.spec
-        """All that the run's numbers depend on."""
+        """The run."""
         self.step = step
         """The number of updates of the weights."""
         self.classes: tuple[str, ...] = tuple(info.context.get("classes", ()))
-        """The names of the classes in the order of their numbers, if they have names."""
+        """The names of the classes in the order of their numbers; empty without names."""
         self._change, self._units = estimates
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, ...) as the dataset holds them: not standardised, images as
-        bytes. A regression's predictions are in the targets' units.
+        """Logits (N, C) of inputs (N, ...) as the dataset holds them: not standardised, images as bytes.
 
-        Raises UserError for inputs of another shape.
+        Predictions of a regression are in the targets' units. Raises UserError for inputs of a wrong shape.
         """
         if not isinstance(x, Tensor):
             hint = ": `model.dataset.read` makes one" * hasattr(self.dataset, "read")
@@ -95,7 +94,7 @@ class Model(nn.Module):
         return self.predict_prepared(inputs)
 
     def predict_prepared(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, *input_shape) as the network gets them."""
+        """Logits (N, C) of inputs (N, *input_shape) that are preprocessed for the network."""
         outputs = self.algorithm.predict(x)
         return outputs if self._units is None else self._units.predictions(outputs)
 
@@ -115,17 +114,18 @@ def load_model(
 ) -> Model:
     """The model that a selection rule chooses, in eval mode, from weights kept by `--keep-weights`.
 
-    `directory` is that of a sweep's results, or of one run. In results, `dataset`, `algorithm` (the row of
-    the table) and `test_environment` (several joined by `+`) name the cell, if there are several, and
-    `trial` the trial, by default the first. `rule` is the sweep's by default; `last` is the last step of
-    the run that it chooses. Of one run, `rule` names one of its kept weights, if there are several, and
-    the other names must be the run's. `data_dir` is that of the last launch by default; data are read only
-    if inputs are changed by estimates from the training data, such as standardised. The file of weights
-    that a network started from may be gone, except for transformers' networks, whose sizes are beside it.
+    `directory` has a sweep's results, or is the directory of a run. In a sweep's results, `dataset`,
+    `algorithm` (a table's row) and `test_environment` (several joined by `+`) name the cell, if there are
+    several; `trial` is by default the first; `rule` is by default the sweep's, and `last` means the last
+    step of the run that the sweep's rule chooses. In a run's directory, `rule` names the kept weights, if
+    there are several, and all other names must agree with the run. `data_dir` is by default that of the
+    last launch; data are read only if the run estimated something from them, as to standardise inputs. The
+    file of pretrained weights is not needed, except for networks of transformers, which read their sizes
+    from the folder.
 
-    A run's plug-ins, and classes of a script or notebook, which results hold, are imported only with
-    `plugins=True`; without it, import them first. Raises UserError for unknown names, if nothing is chosen,
-    no weights are kept or the device is not here, and for weights that are damaged or another network's.
+    With `plugins=True`, the run's plug-ins are imported, and with them classes of a script or notebook that
+    the results hold; otherwise import them before. Raises UserError for unknown names, if nothing is chosen
+    or no weights are kept, for a missing device, and for damaged or unfitting weights.
     """
     check_device(device)
     path = Path(directory)
@@ -154,7 +154,7 @@ def load_model(
 
 
 def _import(modules: Sequence[str], folder: Path, spec: RunSpec) -> None:
-    """Import plug-ins, also from the folder of saved classes, unless the run's classes are known."""
+    # also from the folder of saved classes; nothing if the run's classes are registered
     for name in modules:
         module = sys.modules.get(name)
         if (folder / f"{name}.py").is_file() and module and module.__file__:
@@ -293,16 +293,16 @@ def evaluate(
 ) -> "pd.DataFrame":
     """All metrics of any torch module on the environments of a registered dataset, without training.
 
-    The module maps inputs (N, *input_shape), preprocessed as networks get them, to the outputs that
-    the dataset's task asks for, such as logits (N, C); of two classes (N, 1), (N,) or (N, 2). A model
-    of `load_model` brings its own preprocessing. The module is evaluated in eval mode, without
-    gradients, on the device of its parameters, and its mode is restored.
+    The module maps inputs (N, *input_shape), preprocessed for networks, to outputs for the dataset's task,
+    such as logits (N, C); for two classes (N, 1), (N,) or (N, 2). A model of `load_model` preprocesses its
+    inputs itself. The module is evaluated in eval mode, without gradients, on the device of its parameters;
+    afterwards its mode is restored.
 
-    `environments` are all by default. `trial` and `holdout` draw noise and splits as in a run: with those
-    of its run, a loaded model has the numbers of the run's records. Returns a frame with a row for each
-    metric of a split: `environment`, `split` (`in` without a holdout), `metric`, `value`, `count`; metrics
-    of the predictor itself have neither environment nor split. Raises UserError for unknown names, missing
-    data, a module that fails on the inputs, and outputs of another shape.
+    `environments` are by default all. `trial` and `holdout` draw noise and splits as in a run: with the
+    run's trial and holdout, a loaded model gets the numbers of the run's records. Returns a row for each
+    metric of a split: `environment`, `split` (always `in` without a holdout), `metric`, `value`, `count`.
+    Metrics of the predictor itself have neither environment nor split. Raises UserError for unknown names,
+    missing data, a module that fails on the inputs, and outputs of a wrong shape.
     """
     import pandas as pd
 
@@ -313,23 +313,20 @@ def evaluate(
     try:
         with torch.no_grad(), kept_generators():
             made = make(dataset, options or {}, None if data_dir is None else Path(data_dir))
-            held_out: Collection[str] = {*made.test_environments, *made.validation_environments}
-            noise: dict[str, Any] = {}
+            fields: dict[str, Any] = {
+                "options": asdict(made.options),
+                "trial": trial,
+                "holdout": holdout,
+                "test_environments": made.test_environments,
+                "validation_environments": made.validation_environments,
+            }
             if isinstance(module, Model) and module.spec.dataset == dataset:
-                spec = module.spec
-                held_out = spec.held_out
-                noise = {"noise": spec.noise, "test_environments": spec.test_environments}
-            data = load_environments(
-                dataset,
-                asdict(made.options),
-                held_out,
-                changed=not isinstance(module, Model),
-                trial=trial,
-                holdout=holdout,
-                data_dir=made.data_dir,
-                device=next((str(p.device) for p in module.parameters()), "cpu"),
-                **noise,
-            )
+                names = ("test_environments", "validation_environments", "noise")
+                fields |= {name: getattr(module.spec, name) for name in names}
+            device = next((str(p.device) for p in module.parameters()), "cpu")
+            settings = TrainSettings(data_dir=made.data_dir, device=device)
+            spec = spec_of_data(dataset, **fields)
+            data = load_data(spec, settings, changed=not isinstance(module, Model))
             evaluations = _scores(module, data, environments, trial)
     finally:
         module.train(was_training)
@@ -396,7 +393,7 @@ def _called(module: Callable[[Tensor], Any], x: Tensor, dataset: str) -> Any:
 
 
 def as_outputs(outputs: Any, count: int, task: Task) -> Tensor:
-    """A module's outputs for `count` inputs in the task's shape; raises UserError."""
+    """A module's outputs for `count` inputs in the task's shape; raises UserError for another shape."""
     if not isinstance(outputs, Tensor):
         raise UserError(f"the module returns {type(outputs).__name__}, not a tensor")
     if task.kind == "binary" and outputs.shape == (count, 2):

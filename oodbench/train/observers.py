@@ -1,6 +1,6 @@
-"""Observers follow runs while they are trained; those for Trackio, wandb, MLflow and TensorBoard.
+"""Observers, which follow runs in training, among them Trackio, wandb, MLflow and TensorBoard.
 
-Each tracker imports its package on use.
+An observer's package is imported when it is used.
 """
 
 import getpass
@@ -24,49 +24,49 @@ PROJECT = "oodbench"  # MLflow calls it an experiment
 
 
 def register(name: str) -> Callable[[type["Observer"]], type["Observer"]]:
-    """Register an observer under the name that users give to `--observe`."""
+    """Register an observer under its name for `--observe`."""
     return observers.add(name)
 
 
 class Observer:
-    """Base class of observers, one instance per run; subclasses define the methods that they need.
+    """Base class of observers, with one instance for each run; subclasses override the methods they need.
 
-    An exception in an observer becomes a warning, and the observer is not called again for the run.
+    An exception becomes a warning, and ends the observation of the run.
     """
 
     package: ClassVar[str] = ""
-    """The package that it imports, if any; an extra of oodbench for it has the observer's name."""
+    """The package that the observer imports, if any; the extra of oodbench has the observer's name."""
 
     def started(self, spec: RunSpec, step: int) -> None:
         """Called when the run begins; `step` is above 0 if it resumes from a checkpoint.
 
-        A MissingError, as for an account, is reported once; later runs of the process lack the observer.
+        A MissingError, such as for an account, is reported once and ends the observation of all runs.
         """
 
     def evaluated(self, record: Mapping[str, Any]) -> None:
-        """Called with each line of metrics.jsonl, as the guide's page on results describes it."""
+        """Called with each line of metrics.jsonl, see the guide's page on results."""
 
     def ended(self, state: State, message: str) -> None:
-        """Called when the run ends: done, diverged, interrupted or, with a sentence, failed."""
+        """Called when the run ends, with a sentence if it failed."""
 
 
-_useless: set[type[Observer]] = set()  # their missing packages were reported in this process
+_useless: set[type[Observer]] = set()  # those with a MissingError in this process
 
 
 class Observers:
-    """The observers of one run; they cannot change it, nor make it fail."""
+    """The observers of a run, which can neither change it nor make it fail."""
 
     def __init__(self, names: Iterable[str], spec: RunSpec) -> None:
-        """Look up observers by name; raises UserError for an unknown one."""
+        """Raise UserError for an unknown observer."""
         self._run = f"{spec.label} on {spec.dataset_name} ({spec.id})"
         self._makers = {name: observers.get(name) for name in names}
         self._made: dict[str, Observer] = {}
 
     def tell(self, event: str, *about: object) -> None:
-        """Call the method `event` of each observer that has not failed yet."""
+        """Call the method `event` of every observer that has not failed."""
         if not self._makers:
             return
-        with kept_generators():  # an observer may draw random numbers without changing the run's
+        with kept_generators():  # observers may draw random numbers
             for name, maker in list(self._makers.items()):
                 if maker in _useless:
                     continue
@@ -140,7 +140,7 @@ class _MLflow(Observer):
     def started(self, spec: RunSpec, step: int) -> None:
         import mlflow
 
-        # two processes that make the tables of a new store collide
+        # two processes cannot make the tables of a new store at the same time
         lock = Path(tempfile.gettempdir()) / f"oodbench-mlflow-{getpass.getuser()}.lock"
         try:
             with FileLock(lock):

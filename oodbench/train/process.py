@@ -1,4 +1,4 @@
-"""One state of the process and device for every run, even if plug-ins or scripts have changed it."""
+"""The same process settings for every run, even if plug-ins or scripts have changed them."""
 
 import os
 import random
@@ -16,15 +16,13 @@ from oodbench.errors import UserError
 from oodbench.registry import working_directory
 
 TF32_CAPABILITY = 8, 0
-"""The compute capability of the first devices with TF32 (NVIDIA Ampere)."""
+"""The least compute capability with TF32 (NVIDIA Ampere)."""
 AUTOCAST = {"bfloat16": torch.bfloat16}
-"""The precision that the network is trained in, where it is not that of its parameters."""
-
-
+"""Values of `RunSpec.precision` by which networks run under autocast, with the dtype."""
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Any], ...] = (
     (working_directory, os.chdir, None),
     (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
-    # None and not the CPU, which torch would keep as a mode that slows every call
+    # None instead of the CPU, which torch would keep as a mode that slows down every call
     (
         lambda: torch.empty(0).device,  # torch 2.4's get_default_device does not know None
         lambda device: torch.set_default_device(None if device.type == "cpu" else device),
@@ -44,20 +42,20 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Any], ...] = 
         (partial(getattr, cudnn, flag), partial(setattr, cudnn, flag), clean)
         for flag, clean in (("deterministic", False), ("benchmark", False), ("allow_tf32", True))
     ),
-    # a product with a subnormal number takes a hundred times as long, as in the moments of components that
-    # a mask keeps from moving; if they are flushed, half of the smallest normal number is 0
+    # products with subnormal numbers take a hundred times as long; the moments of components with masked
+    # gradients become subnormal. If they are flushed, half of the smallest normal number is 0
     (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal, True),
     (torch.get_num_threads, torch.set_num_threads, None),
 )
-"""How each setting of the process is read and written, and its value where runs are trained (None: any)."""
+"""Functions that read and write a setting of the process, and its value in training (None: unchanged)."""
 
 
 @contextmanager
 def clean_process(threads: int, precision: str = "float32") -> Iterator[None]:
-    """Within the block, the process has torch's default settings and a number of threads.
+    """Within the block, the process has torch's default settings and `threads` threads.
 
-    With the precision `tf32` float32 matrix products are in TF32. Convolutions always are, on CUDA devices
-    that support it.
+    The precision `tf32` allows TF32 in matrix products. Convolutions always use TF32 on CUDA devices that
+    have it.
     """
     before = [read() for read, _, _ in _SETTINGS]
     _write([clean for _, _, clean in _SETTINGS])
@@ -77,7 +75,7 @@ def _write(values: Sequence[Any]) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raise UserError if this machine lacks the device."""
+    """Raise UserError if this machine does not have the device."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -85,7 +83,7 @@ def check_device(device: str) -> None:
 
 
 def check_precision(precision: str, device: str) -> None:
-    """Raise UserError if a device lacks a precision."""
+    """Raise UserError if a device does not support a precision."""
     cuda = device.startswith("cuda")
     if precision == "tf32" and not (
         cuda and torch.cuda.get_device_capability(device) >= TF32_CAPABILITY
@@ -98,7 +96,7 @@ def check_precision(precision: str, device: str) -> None:
 
 
 def seed_process(seed: int) -> None:
-    """Seed the generators that belong to the process: those of torch, numpy and Python."""
+    """Seed the global generators of torch, numpy and Python."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -106,7 +104,7 @@ def seed_process(seed: int) -> None:
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """Restore the process's random generators after the block."""
+    """Restore the global random generators after the block."""
     started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = range(torch.cuda.device_count()) if started else ()
     states = generator_states()
@@ -118,7 +116,7 @@ def kept_generators() -> Iterator[None]:
 
 
 def generator_states() -> dict[str, Any]:
-    """The states of numpy's and Python's generators, in values that a checkpoint may hold."""
+    """The states of numpy's and Python's global generators, as plain values for a checkpoint."""
     name, keys, *rest = np.random.get_state(legacy=True)
     version, inner, gauss = random.getstate()
     return {

@@ -1,11 +1,11 @@
-"""One run in memory: its data, its algorithm, its updates and its evaluations."""
+"""A run in memory: its data, algorithm, updates and evaluations."""
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ from oodbench.train.settings import TrainSettings
 
 
 def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem:
-    """The `Problem` of a run's algorithm; `sizes` are those of its training environments."""
+    """The `Problem` of a run; `sizes` are the numbers of its training environments' examples."""
     return Problem(
         dataset.input_shape,
         dataset.task,
@@ -63,10 +63,11 @@ def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem
 
 
 def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
-    """The algorithm of a run with its initial weights, on its device.
+    """The algorithm of a run with initial weights, on a device.
 
-    The network's weights depend on the network with its hyperparameters and on (dataset, test
-    environments, trial) alone; what the algorithm adds depends on its name, too.
+    The network's weights depend only on the network, its hyperparameters and (dataset, test environments,
+    trial). Weights that the algorithm adds depend on its name, too. Raises UserError if the algorithm
+    cannot be run on the problem.
     """
     shared = ("init", spec.dataset, spec.test_environments, spec.trial)
     network = build(
@@ -95,17 +96,10 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     return algorithm
 
 
-@lru_cache(maxsize=2)
-def _about_data(dataset: Dataset) -> dict[str, Any]:
-    read_as = {r.column: f"{r.kind}: {r.why}" for r in dataset.readings}
-    about = {"data_notes": list(dataset.notes), "read_as": read_as}
-    return {key: value for key, value in about.items() if value}
-
-
 def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
-    """S values of each metric of S updates, copied from the device at once.
+    """The metrics of S updates by name, S values each, in one copy from the device.
 
-    A value is a number or, for metrics (K,) of K runs, a list.
+    A value is a number or, for metrics (K,) of K runs, a list of numbers.
     """
     names, device = list(collected[0]), collected[0]["loss"].device
     for name in names:
@@ -119,10 +113,10 @@ def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
 
 
 class Run:
-    """A run in memory: its algorithm, its batches and how far it is."""
+    """A run in memory, at a step."""
 
     def __init__(self, spec: RunSpec, settings: TrainSettings) -> None:
-        """Raise UserError for a spec that cannot be run on the device."""
+        """Raise UserError if the spec cannot be run on the device of the settings."""
         check_precision(spec.precision, settings.device)
         self.spec = spec
         self.settings = settings
@@ -146,12 +140,12 @@ class Run:
         whole = {"groups": self.data.groups, "whole": whole_metrics(dataset)}
         self.scored = self._scored(scored, self.data.with_mislabeled(), **whole)
         self.average = None
-        if spec.average is not None:
-            numbers = (spec.average, self.algorithm, spec.steps, spec.evaluate_every)
-            self.average = make_average(*numbers)
+        if (average := spec.average) is not None:
+            every = spec.evaluate_every
+            self.average = make_average(average, self.algorithm, spec.steps, every)
         by_validation = self.average is not None and self.average.by_validation
         self.validated_on = self._held_out() if by_validation else self._parts({})
-        """The examples of SWAD's validation loss."""
+        """The examples of the average's validation loss."""
         self.set_aside = self._set_aside()
         """The examples of the method's own validation loss."""
         drawn = partial(batches, spec, self.data, self.names, self.algorithm, settings)
@@ -164,9 +158,11 @@ class Run:
 
     @property
     def context(self) -> dict[str, Any]:
-        """Facts about the dataset and its task that tables need beyond the spec."""
+        """Facts about the dataset and the task that tables need in addition to the spec."""
         dataset = self.data.dataset
-        return {
+        read_as = {r.column: f"{r.kind}: {r.why}" for r in dataset.readings}
+        about = {"data_notes": list(dataset.notes), "read_as": read_as}
+        return {key: value for key, value in about.items() if value} | {
             "dataset_label": self.spec.dataset_label or dataset.label,
             "family": dataset.metadata.family,
             "shift": dataset.metadata.shift,
@@ -175,11 +171,10 @@ class Run:
             "metric": dataset.metric,
             "higher_is_better": dataset.higher_is_better,
             "constant": constant_answer(self.data, self.names, self.scored.environments),
-            **_about_data(dataset),
         }
 
     def batches_at(self, step: int) -> Batches:
-        """The batches of the stage of a step."""
+        """The batches from which a step draws."""
         return self._batches(self.algorithm.drawing_at(step))
 
     def run_steps(self, steps: int) -> int | None:
@@ -197,7 +192,7 @@ class Run:
         return self.record_steps(on_host(collected), time.perf_counter() - start)
 
     def record_steps(self, series: Mapping[str, Sequence[float]], seconds: float) -> int | None:
-        """Add the metrics of some updates, one value for each, and their seconds to the run's sums.
+        """Advance by some updates, given a value of each metric for each update, and the time taken.
 
         Returns the first step whose loss was not finite, or None.
         """
@@ -211,11 +206,11 @@ class Run:
         return next((start + i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, ...) as an environment holds them, in the targets' units."""
+        """Logits (N, C), in the targets' units, of inputs (N, ...) as an environment holds them."""
         return self.in_units(self.algorithm.predict(self.data.dataset.transform(x, None)))
 
     def in_units(self, outputs: Tensor) -> Tensor:
-        """The outputs (N, C) of the algorithm in the units of the targets."""
+        """The algorithm's outputs (N, C) in the targets' units."""
         return outputs if self.data.units is None else self.data.units.predictions(outputs)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
@@ -224,7 +219,7 @@ class Run:
 
     @torch.no_grad()
     def evaluate(self) -> list[Evaluation]:
-        """All metrics of the predictor with the evaluated weights."""
+        """All metrics of the evaluated weights."""
         self.algorithm.eval()
         self.validate()
         with self.evaluated_weights():
@@ -232,7 +227,7 @@ class Run:
         return self.completed(evaluations)
 
     def completed(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-        """The evaluations with the share memorized, those after adaptation and the dataset's own."""
+        """The evaluations, with the share memorized, scores after adaptation, and the dataset's metrics."""
         whole = with_memorized(evaluations)
         if self.spec.adapt is not None:
             whole = with_adaptation(self._adapted(), self.data, whole)
@@ -244,7 +239,7 @@ class Run:
 
     @torch.no_grad()
     def validate(self) -> None:
-        """Give the loss on held-out data to a weight average and a method that need it."""
+        """Pass validation losses to a weight average and a method that need them."""
         method, task = self.algorithm, self.problem.task
         method.eval()
         if self.average is not None and self.average.by_validation:
@@ -272,7 +267,7 @@ class Run:
         return self._parts(indices)
 
     def _held_out(self) -> Scored:
-        """The `out` splits of the training environments or, if all are empty, all validation data."""
+        # the `out` splits of the training environments or, if all are empty, the validation environments
         splits = self.data.splits
         held_out = {name: splits[name].get("out", torch.empty(0)) for name in self.names}
         if not any(map(len, held_out.values())):
@@ -301,7 +296,7 @@ class Run:
 
     @torch.no_grad()
     def keep_predictions(self, directory: RunDirectory) -> None:
-        """Write the logits of every example at this step, and once for the run targets and splits."""
+        """Write every example's logits at this step, and once for a run its targets and splits."""
         self.algorithm.eval()
         with self.evaluated_weights():
             kept = logits(self.predict, self.scored)
@@ -321,7 +316,7 @@ class Run:
         write_examples(directory, kind, examples, classes, inputs)
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> dict[str, Any]:
-        """A line of metrics.jsonl: `seconds` of evaluation, `train` the means since the last one."""
+        """A line of metrics.jsonl; resets the training means. `seconds` is the evaluation's time."""
         train = {name: total / self.counted for name, total in self.sums.items()}
         self.sums, self.counted = {}, 0
         cost = {
@@ -339,7 +334,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Everything needed to resume from this step, as tensors and plain values."""
+        """All that is needed to resume from this step, as tensors and plain values."""
         optimizers = {name: o.state_dict() for name, o in self.algorithm.optimizers.items()}
         cuda = self.settings.device.startswith("cuda")
         average = {} if self.average is None else {"average": self.average.state()}

@@ -1,45 +1,43 @@
-"""The settings with which a process trains runs, and requests made to it meanwhile."""
+"""The settings with which a process trains runs, and requests to it during training."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 MAX_VECTORIZED = 64
-"""The most runs that are trained as one program by default: more gain little."""
+"""The default for the most runs in a program; more gain little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """How runs are executed; on a CPU no setting changes the results."""
+    """How runs are trained; on a CPU, settings do not change results."""
 
     data_dir: Path | None = None
     device: str = "cpu"
     threads: int = 1
     plugins: tuple[str, ...] = ()
     keep_predictions: bool = False
-    """Whether every example's logits are kept at the evaluations."""
+    """Whether to keep every example's logits at every evaluation."""
     keep_weights: tuple[str, ...] = ()
-    """The selection rules whose weights are kept, and `last`, see `oodbench.train.kept_weights`."""
+    """Selection rules, or `last`, whose weights are kept, see `oodbench.train.kept_weights`."""
     scratch: bool = False
-    """Whether the results are discarded, so that no digests of data files are needed."""
+    """Whether results are discarded, so that digests of data files are not needed."""
     loader_workers: int = 0
-    """Threads of a run that read stored data ahead; a launcher gives each its share of the cores."""
+    """A run's threads that read stored data ahead."""
     observers: tuple[str, ...] = ()
-    """The observers that follow each run, see `oodbench.train.observers`."""
+    """The observers of each run, see `oodbench.train.observers`."""
     vectorize: int | None = None
-    """The most runs that are trained as one program; None: `MAX_VECTORIZED`."""
+    """The most runs in a program; None: `MAX_VECTORIZED`."""
     device_share: float = 1.0
-    """The fraction of the device's memory for each worker."""
-
+    """The fraction of the device's memory that this process may use."""
     run_timeout: float | None = None
-    """Seconds after which a run fails that has not ended, with its process and all runs that are vectorized
-    with it. None: never."""
+    """Seconds after which a run fails, with its process and all runs of the same program; None: never."""
 
 
 @dataclass
 class Interrupts:
-    """Requests to the run being trained, made by signals and checked every second or step."""
+    """Requests by signals, which training checks after every step or about once a second."""
 
     save: bool = False
-    """Whether a checkpoint is to be written."""
+    """Whether to write a checkpoint."""
     stop: bool = False
-    """Whether training is to end, after a checkpoint."""
+    """Whether to write a checkpoint and end."""

@@ -18,7 +18,8 @@ from oodbench.notes import Finding, sentences
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.tasks import Task
-from oodbench.train.loading import load_environments
+from oodbench.train.loading import Data, load_data, spec_of_data
+from oodbench.train.settings import TrainSettings
 
 SIZE = 90
 """The rows of each environment."""
@@ -89,10 +90,14 @@ def test_dropped_groups_are_in_no_split_of_a_training_environment(tmp_path: Path
     data.to_csv(tmp_path / "t.csv", index=False)
     patients = {n: data.loc[data["environment"] == n, "patient"].to_numpy() for n in "ABC"}
     options = {"file": "t.csv", "group": "patient", "group_across": "drop"}
-    origin: Any = {"trial": 0, "holdout": 0.2, "data_dir": tmp_path, "device": "cpu"}
+
+    def loaded(held_out: str, trial: int = 0, **changes: str) -> Data:
+        about: Any = {"options": options | changes, "test_environments": (held_out,)}
+        spec = spec_of_data("Table", trial=trial, **about)
+        return load_data(spec, TrainSettings(data_dir=tmp_path))
+
     for held_out, other in (("C", "A"), ("A", "C")):
-        kept = load_environments("Table", options | {"group_across": "keep"}, [held_out], **origin)
-        dropped = load_environments("Table", options, [held_out], **origin)
+        kept, dropped = loaded(held_out, group_across="keep"), loaded(held_out)
         for name, halves in kept.splits.items():
             for half, index in halves.items():
                 stays = ~np.isin(patients[name][index], patients[held_out])
@@ -102,7 +107,7 @@ def test_dropped_groups_are_in_no_split_of_a_training_environment(tmp_path: Path
     shared = data.assign(patient=np.resize(["P1", "P2", "P3"], len(data)))
     shared.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(UserError, match="with C held out, `group_across: drop` leaves nothing of"):
-        load_environments("Table", options, ["C"], **origin | {"trial": 1})
+        loaded("C", trial=1)
     with pytest.raises(UserError, match="needs the option `group`"):
         make("Table", {"file": "t.csv", "group_across": "drop"}, tmp_path)
 

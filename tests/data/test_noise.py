@@ -10,7 +10,7 @@ from oodbench.data.noise import checked, noisy
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.results.run_spec import MEMORIZED
-from oodbench.train.loading import Data, load_data, load_environments
+from oodbench.train.loading import Data, load_data, spec_of_data
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.helpers.results.sweeps import first
@@ -25,9 +25,8 @@ def loaded(noise: Any, trial: int = 0, dataset: str = TURNED) -> Data:
     made = make(dataset, {}, None)
     key = "label_noise" if made.task.has_classes else "target_noise"
     tests = made.test_environments
-    about: dict[str, Any] = {"trial": trial, "holdout": 0.2, "data_dir": None, "device": "cpu"}
-    about |= {"noise": checked(made, {key: noise}), "test_environments": tests}
-    return load_environments(dataset, {}, tests, **about)
+    about: dict[str, Any] = {"noise": checked(made, {key: noise}), "test_environments": tests}
+    return load_data(spec_of_data(dataset, trial=trial, **about), SETTINGS)
 
 
 def changed(data: Data, trial: int = 0) -> dict[str, torch.Tensor]:

@@ -18,7 +18,8 @@ from oodbench.hparams import hparam
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
-from oodbench.train.loading import Data, load_environments, split
+from oodbench.train.loading import Data, load_data, spec_of_data, split
+from oodbench.train.settings import TrainSettings
 from tests.helpers.results.sweeps import require_close, trained
 
 METADATA = Metadata(
@@ -91,9 +92,8 @@ def options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def loaded(options: dict[str, Any], *held_out: str, holdout: float = 0.2) -> Data:
-    return load_environments(
-        "People", options, held_out, trial=1, holdout=holdout, data_dir=None, device="cpu"
-    )
+    about: dict[str, Any] = {"trial": 1, "holdout": holdout, "test_environments": held_out}
+    return load_data(spec_of_data("People", options=options, **about), TrainSettings())
 
 
 def inputs(environment: Environment) -> Tensor:

@@ -1,14 +1,14 @@
-"""Many runs trained as one program; a run's numbers do not depend on the other runs in it.
+"""Many runs trained as one program, in which a run's numbers do not depend on the other runs.
 
-Runs of a bundle differ in test environments and numbers alone: trial, draw, and hyperparameters that do
-not change shapes. `why_alone` decides by a run alone whether it is vectorized.
+The runs of a bundle differ only in test environments and numbers: trial, draw, and hyperparameters that do
+not change shapes. Whether a run is vectorized depends on the run alone (`why_alone`).
 
-On a CPU, a run's bits do not depend on the others. Operations over runs are elementwise or batched
-products. A program repeats its last run so that it has at least two, as batched kernels round a batch of
-one in another way, and so that tensors have no remainder (`arithmetic.Remainders`). Hyperparameters that
-can be drawn are tensors in every program, as Python numbers enter the arithmetic in another way. Each run
-stops at the steps at which it would stop alone, so that any program can continue from its checkpoint. On a
-GPU, kernels are chosen by sizes, and the same runs agree up to rounding.
+On a CPU, a run's bits do not depend on the other runs. Operations over runs are elementwise or batched
+products. The last run is repeated until there are at least two runs (batched kernels round a batch of one
+differently) and no remainders (`arithmetic.Remainders`). Hyperparameters that can be drawn are tensors in
+every program, as Python numbers would round differently. A run stops at the same steps in every program, so
+that any program can continue from its checkpoint. On a GPU, kernels are chosen by sizes, and the bits of a
+run depend on the number of runs.
 """
 
 import math
@@ -26,20 +26,20 @@ from oodbench.train.vectorized.optimizers import shared_options
 from oodbench.train.vectorized.program import VectorizedProgram as VectorizedProgram
 
 CPU_PRODUCTS = 2**22
-"""The most multiplications of a forward pass for which a run is vectorized on a CPU: above, arithmetic
-outweighs the overhead of a step, and batched products are no faster."""
+"""The most multiplications of a forward pass for which a run is vectorized on a CPU. In larger passes,
+arithmetic outweighs the overhead of a step, and batched products are no faster."""
 CPU_BYTES = 2**29
-"""The most bytes that a vectorized program may need on a CPU."""
+"""The most bytes of a vectorized program on a CPU."""
 LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 """Layers that may use a weight several times for one input."""
 DEVICE_SHARE = 0.8
-"""The share of a device's free memory that all vectorized programs on it may need together."""
+"""The share of a device's free memory for all vectorized programs on it together."""
 PLAIN = (bool, int, float, str, tuple, list, dict, Tensor, np.ndarray)
-"""The types of a method's attributes by which runs may differ without another shape."""
+"""The types of methods' attributes that `program_key` compares by value."""
 MODULE = {*vars(nn.Module()), "optimizers"}
-"""The attributes of every module, whose parameters and buffers are compared by their shapes."""
+"""The attributes of every algorithm, which `program_key` does not compare by value."""
 HOOKS = ("prepare", "next_buffers", "objective", "combine", "predict")
-"""The functions of a method that are called once for many runs."""
+"""A method's functions that are called once for all runs."""
 LEAF = (
     "takes a gradient by `torch.autograd` with respect to a tensor of its own, which many runs at once "
     "cannot: of a scale of the logits it is `out.task.scale_gradients(out.logits, out.targets)`"
@@ -63,13 +63,13 @@ ADVICE = {
     "inplace": IN_PLACE,
     "doesn't match the broadcast shape": IN_PLACE,
 }
-"""Words of torch's message -> what a function did, and what to write instead."""
+"""Words of torch's message -> what a function did wrong, and what to write instead."""
 
 
 def why_alone(run: Run) -> str | None:
-    """The reason why a run is trained separately, or None if it is vectorized.
+    """The reason why a run is not vectorized, or None.
 
-    It depends on the run and its device alone, so that a run has the same bits with any other runs.
+    It depends only on the run and its device, so that the run has the same bits with any other runs.
     """
     reason = why_not(run)
     if reason is not None or run.settings.device != "cpu":
@@ -82,7 +82,7 @@ def why_alone(run: Run) -> str | None:
 
 
 def capacity(run: Run) -> int:
-    """The number of such runs, at least one, that fit into a program's memory, on a GPU as measured."""
+    """The number of runs like this one, at least one, that fit into memory; measured on a GPU."""
     settings = run.settings
     if settings.device == "cpu":
         return max(1, CPU_BYTES // _bytes(run))
@@ -100,7 +100,7 @@ def _inputs(run: Run) -> int:
 
 @torch.no_grad()
 def _products(run: Run) -> int:
-    """The multiplications for an input; a convolution uses a weight many times."""
+    # the multiplications for an input; a convolution uses each weight many times
     found = [0]
     layers = [m for m in run.algorithm.modules() if isinstance(m, LAYERS)]
     hooks = [
@@ -125,7 +125,7 @@ def _bytes(run: Run) -> int:
 
 
 def why_not(run: Run) -> str | None:
-    """The reason why a run cannot be vectorized under any settings, or None."""
+    """The reason why a run cannot be vectorized on any device, or None."""
     algorithm, cls = run.algorithm, type(run.algorithm)
     reduction = algorithm.reduction
     modules = list(algorithm.modules())
@@ -168,10 +168,10 @@ def _linear_only(network: nn.Module) -> bool:
 
 
 def program_key(run: Run) -> tuple[object, ...]:
-    """The properties that the runs of one program share beyond `RunSpec.bundle_key`.
+    """The properties that the runs of a program share in addition to `RunSpec.bundle_key`.
 
-    These are the shapes of parameters and buffers, the batch's size, the optimizer's options, and the
-    numbers, texts and tensors that the method keeps as plain attributes, which are those of the first run.
+    These are the shapes of parameters and buffers, the size of batches, the optimizer's options, and the
+    method's attributes that are numbers, texts or tensors, as a program reads these from its first run.
     """
     shapes = tuple((n, p.shape, p.requires_grad) for n, p in run.algorithm.named_parameters())
     shapes += tuple((n, b.shape, False) for n, b in run.algorithm.named_buffers())
@@ -193,7 +193,7 @@ def program_key(run: Run) -> tuple[object, ...]:
 
 
 def explained(error: BaseException) -> str | None:
-    """A sentence on what `vmap` cannot take, where, and what to write instead; None for other errors."""
+    """What a method does that `vmap` does not allow, where, and what to do instead; else None."""
     text = str(error)
     advice = next((advice for words, advice in ADVICE.items() if words in text), None)
     if advice is None:

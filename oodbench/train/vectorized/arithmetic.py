@@ -1,8 +1,8 @@
-"""Linear layers of K runs as one product, the gradients of their environments' risks, and remainders.
+"""Linear layers of K runs as one product, gradients of environments' risks, and remainders.
 
-Under `vmap` over the parameters of many runs, a linear layer is a batched matrix product. Here it is one on
-columns, with an input's examples side by side in memory: for narrow layers it is several times as fast on a
-CPU as torch's product on rows.
+Under `vmap` over the parameters of many runs, a linear layer is a batched matrix product. Here the product
+is on columns, so that the values of an input for all examples are side by side in memory. For narrow layers
+on a CPU, this is several times as fast as torch's product on rows.
 """
 
 import math
@@ -22,31 +22,28 @@ FUNCTIONS = frozenset(
     {"sigmoid", "softplus", "softplus_backward", "silu", "silu_backward", "elu", "elu_backward"}
     | {"mish", "mish_backward", "exp2", "pow", "atan2", "logaddexp"}
 )
-"""The functions of single elements that round the last ones of a tensor differently (torch 2.4 to 2.9)."""
+"""Elementwise functions that round the last elements of a tensor differently (torch 2.4 to 2.9)."""
 EXACT_POWERS = (0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0)
-"""The exponents for which `pow` is another function, which rounds all elements alike."""
+"""The exponents for which `pow` rounds all elements alike."""
 ELEMENTS = 16
-"""The elements that such a function computes at once: two vectors of eight."""
+"""The number of elements that these functions compute at once: two vectors of eight."""
 SUMS = frozenset({"sum", "mean"})
 COLUMNS = 32
-"""The columns that a sum over rows computes at once: four vectors of eight."""
+"""The number of columns that a sum over rows computes at once: four vectors of eight."""
 
 
 class Collector:
-    """Collects the gradients of E environments' risks from every layer, and combines them."""
+    """Collects the gradients of E environments' risks from all layers, and combines them."""
 
     def __init__(self, environments: int, combine: Combine, anchor: Tensor) -> None:
-        """Take `combine`, from (K, E, *shape) to (K, *shape), and any trained tensor as `anchor`."""
+        """`combine` maps (K, E, *shape) to (K, *shape); `anchor` is any tensor that requires a gradient."""
         self.environments = environments
         self.anchor = anchor
         self._stacks: dict[Tensor, Tensor] = {}
         self._combine = combine
 
     def take(self, module: nn.Linear, seen: Tensor, cotangent: Tensor) -> None:
-        """Add the gradients of a layer, from its inputs and its outputs' cotangents, both as columns.
-
-        `seen` is (K, I, E * B), `cotangent` (K, O, E * B).
-        """
+        """Add a layer's gradients, given inputs `seen` (K, I, E * B) and `cotangent` (K, O, E * B)."""
         left, right = (
             torch.unflatten(t, 2, (self.environments, -1)).transpose(1, 2)
             for t in (cotangent, seen)
@@ -58,17 +55,17 @@ class Collector:
         if parameter is None or not parameter.requires_grad:
             return
         made = make()
-        if parameter in self._stacks:  # a layer may be used more than once
+        if parameter in self._stacks:  # the layer is used more than once
             made = self._stacks[parameter] + made
         self._stacks[parameter] = made
 
     def combined(self) -> dict[Tensor, Tensor]:
-        """The gradient of each parameter, (K, *shape), after the backward pass."""
+        """The combined gradient of each parameter, (K, *shape), after the backward pass."""
         return {parameter: self._combine(stack) for parameter, stack in self._stacks.items()}
 
 
 class _Tapped(torch.autograd.Function):
-    """The layer x W' + b with constant parameters, as `vmap` is to run it: see `Collector.take`."""
+    """The layer x W' + b with constant parameters under `vmap`; `give` gets its columns, see `_forward`."""
 
     generate_vmap_rule = False
 
@@ -78,7 +75,7 @@ class _Tapped(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Save nothing for backward: autograd differentiates the operations in `vmap` directly."""
+        """Save nothing: autograd differentiates the operations in `vmap`."""
 
     @staticmethod
     def vmap(
@@ -89,7 +86,7 @@ class _Tapped(torch.autograd.Function):
         bias: Any,
         give: Callable[[Tensor, Tensor], Tensor],
     ) -> tuple[Tensor, int]:
-        """The layers of K runs: inputs (K, ..., I), weights (K, O, I), biases (K, O)."""
+        """The layer of K runs: inputs (K, ..., I), weights (K, O, I), biases (K, O)."""
         batched = []
         for tensor, dim in zip((x, weight, bias), in_dims, strict=False):
             if tensor is not None and dim is None:
@@ -109,9 +106,9 @@ class _Tapped(torch.autograd.Function):
 def vectorized_linear(
     network: nn.Module, collector: Collector | None = None
 ) -> AbstractContextManager[None]:
-    """Within the block, the linear layers of `network` run on columns under a single `vmap`.
+    """Within the block, the linear layers of `network` run on columns, under a single `vmap`.
 
-    With a collector their parameters count as constants, and the collector takes their gradients.
+    With a collector, their parameters are constants for autograd, and the collector takes their gradients.
     """
     layers: list[Any] = [m for m in network.modules() if type(m) is nn.Linear]
     return replaced_forwards({module: _forward(module, collector) for module in layers})
@@ -141,11 +138,12 @@ def _forward(module: nn.Linear, collector: Collector | None) -> Callable[[Tensor
 
 
 class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches, within its block, the operations of a program of `runs` runs.
+    """Within its block, watches the operations of a program of `runs` runs.
 
-    On a CPU torch computes most of a tensor with vector instructions and the last few elements without. A
-    few functions round differently there, as do sums over rows for the last columns. Which elements are the
-    last depends on how many runs share the tensor; a program whose tensors leave no remainder has none.
+    On a CPU, torch computes most of a tensor by vector instructions, and the last few elements, the
+    remainder, one by one. A few functions round remainders differently, and so do sums over rows for the
+    last columns. Which elements these are depends on how many runs share the tensor. A program of a
+    `multiple` of runs has no remainders.
     """
 
     @classmethod
@@ -156,7 +154,7 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._runs = runs
         self.multiple = 1
-        """A program of a multiple of so many runs leaves no remainders."""
+        """The number of runs of which a program must have a multiple."""
 
     def __torch_dispatch__(
         self,
@@ -174,7 +172,7 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _at_once(name: str, args: Sequence[Any]) -> int:
-    """The elements that an operation computes at once if the last ones differ, else 1."""
+    # the number of elements that an operation computes at once if it rounds remainders differently, else 1
     if name in FUNCTIONS:
         power = args[1] if name == "pow" and args[1:] else None
         return 1 if isinstance(power, int | float) and power in EXACT_POWERS else ELEMENTS

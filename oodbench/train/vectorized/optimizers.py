@@ -1,12 +1,12 @@
-"""Optimizers over the parameters of K runs at once, each run with its own rates.
+"""Optimizers over the parameters of K runs at once, with different rates for each run.
 
-All trained parameters of a run lie in one row of a matrix (K, P), so that an update is a handful of
+All trained parameters of a run are one row of a matrix (K, P), so that an update takes a handful of
 operations for any number of runs and tensors. The updates equal those of the runs' torch optimizers, whose
 states are read at the start and written back.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ def _adam_numbers(group: Numbers, count: int) -> dict[str, float]:
 
 
 def _adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor, group: Numbers, n: Any) -> None:
-    # the decay is in the gradient; `size` and `floor` correct m and v
+    # the decay is added to the gradient; `size` and `floor` correct the bias of m and v
     b1, b2 = group["betas"]
     g = g.addcmul(p, n["decay"])
     m.lerp_(g, 1 - b1)
@@ -64,26 +64,26 @@ RULES: dict[type[torch.optim.Optimizer], UpdateRule] = {
         ("momentum_buffer",), _sgd_numbers, _sgd, varying=frozenset({"momentum"})
     ),
 }
-"""Optimizers of torch -> their vectorized update rules; another optimizer has an attribute `rule`."""
+"""torch's optimizers -> their vectorized update rules; other optimizers have an attribute `rule`."""
 USUAL: dict[type[torch.optim.Optimizer], Numbers] = {
     torch.optim.Adam: {"amsgrad": False, "maximize": False, "decoupled_weight_decay": False},
     torch.optim.AdamW: {"amsgrad": False, "maximize": False},
     torch.optim.SGD: {"dampening": 0, "nesterov": False, "maximize": False},
 }
-"""Option values that a rule assumes; an optimizer with other values is trained run by run."""
+"""Option values that a rule assumes; runs with other values are not vectorized."""
 VARYING = {"params", "lr", "weight_decay"}
-"""Options that every rule takes as numbers, so that runs may differ in them."""
+"""Options in which the runs of a program may differ, for every rule."""
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
-    """The rule of an optimizer, or None."""
+    """The vectorized update rule of an optimizer, or None."""
     kind = kind_of(optimizer)
     rule = RULES.get(kind)
     return getattr(kind, "rule", None) if rule is None else rule
 
 
 def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """The options that runs of one program must share, or None if `optimizer` cannot be vectorized."""
+    """The options that the runs of a program share, or None if `optimizer` cannot be vectorized."""
     rule = rule_of(optimizer)
     if rule is None or len(optimizer.param_groups) != 1:
         return None
@@ -94,14 +94,14 @@ def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
 
 
 class VectorizedOptimizer:
-    """One optimizer for the K rows of a matrix of parameters."""
+    """An optimizer of the K rows of a matrix of parameters."""
 
     def __init__(
         self,
         optimizers: Sequence[torch.optim.Optimizer],
         parameters: Sequence[Sequence[nn.Parameter]],
     ) -> None:
-        """Take the states of K optimizers of one kind, with the `parameters` of each row."""
+        """Read the states of K optimizers of one kind, given the `parameters` of each row."""
         rule = rule_of(optimizers[0])
         assert rule is not None
         self._rule = rule
@@ -126,18 +126,16 @@ class VectorizedOptimizer:
         for slot in self._slots:
             slot[k].zero_()
 
-    def numbers(
-        self, rates: Sequence[Sequence[Rates]], restarted: Sequence[Collection[int]]
-    ) -> list[dict[str, Tensor]]:
-        """The numbers of the next updates at each row's rates, (K, 1) each, copied at once.
+    def numbers(self, rates: Sequence[Sequence[Rates]]) -> list[dict[str, Tensor]]:
+        """The rule's numbers in the next updates, (K, 1) each, given the rates of each row in each update.
 
-        `restarted` has, for each update, the rows whose optimizer is reset before it.
+        They are copied to the device at once.
         """
         counts, rows = list(self._counts), []
-        for of_step, reset in zip(rates, restarted, strict=True):
+        for of_step in rates:
             for k, (group, given) in enumerate(zip(self._groups, of_step, strict=True)):
                 group["lr"], group["weight_decay"] = given.lr, given.weight_decay
-                counts[k] = 1 if k in reset else counts[k] + 1
+                counts[k] = 1 if given.restart else counts[k] + 1
                 rows.append(self._rule.numbers(group, counts[k]))
         like = self._parameters[0][0]
         values = torch.tensor([[*row.values()] for row in rows], dtype=like.dtype)
@@ -145,12 +143,12 @@ class VectorizedOptimizer:
         return [dict(zip(rows[0], v.unsqueeze(2).unbind(1), strict=True)) for v in steps]
 
     def step(self, parameters: Tensor, gradients: Tensor, numbers: Mapping[str, Tensor]) -> None:
-        """Update (K, P) parameters by their gradients, (K, P), with the `numbers` of the update."""
+        """Update parameters (K, P) by gradients (K, P), with the `numbers` of the update."""
         self._counts = [count + 1 for count in self._counts]
         self._rule.update(parameters, gradients, *self._slots, self._groups[0], numbers)
 
     def sync_to_runs(self) -> None:
-        """Write the states into the runs' own optimizers, as views of the rows."""
+        """Write the states into the runs' optimizers, as views of the rows."""
         pairs = zip(self._optimizers, self._parameters, strict=True)
         for k, (optimizer, parameters) in enumerate(pairs):
             optimizer.state.clear()

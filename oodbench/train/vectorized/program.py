@@ -1,13 +1,13 @@
-"""Many runs as one program: their parameters stacked, their updates and evaluations under `vmap`.
+"""Many runs as one program: parameters are stacked, updates and evaluations run under `vmap`.
 
-The runs of a program differ in numbers alone: data, initial weights, batches, and hyperparameters that do
-not change shapes. Each keeps its `Run`, whose parameters are views of the program's, so that whatever else
-is done with a run (checkpoints, metrics of its own, predictions) sees the program's updates.
+The runs of a program differ only in numbers: data, initial weights, batches, and hyperparameters that do
+not change shapes. The parameters of each `Run` are views of the program's parameters, so that checkpoints,
+kept predictions and the dataset's metrics see the program's updates.
 """
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from torch.func import vmap
 
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.data.streams import to_device
+from oodbench.optimizers import Rates
 from oodbench.results.run_spec import Evaluation
 from oodbench.train.evaluate import Scored, evaluate_vectorized, mean_loss
 from oodbench.train.loop import Program
@@ -29,13 +30,13 @@ T = TypeVar("T")
 
 
 class VectorizedProgram(Program):
-    """K runs at one step, trained as one program."""
+    """K runs at the same step, trained as one program."""
 
     def __init__(self, runs: Sequence[Run], multiple: int | None = None) -> None:
-        """Stack the runs' parameters, and the states of their optimizers, in matrices.
+        """Stack the runs' parameters and optimizer states in matrices.
 
-        The number of rows is a `multiple`, by default one for which tensors have no remainder (see
-        `Remainders`); further rows repeat the last run.
+        The last run is repeated up to a `multiple` of rows, by default one without remainders (see
+        `Remainders`).
         """
         super().__init__(runs)
         if multiple is None:
@@ -49,20 +50,20 @@ class VectorizedProgram(Program):
         self._join()
         self._slots = _slots_of(self._template)
         self._averages = [run.average for run in members if run.average is not None]
-        """The averages of the rows, if weights are averaged."""
+        """The rows' weight averages, if weights are averaged."""
         self._averaged = _stacked([average.running for average in self._averages])
         for name, rows in self._averaged.items():
             for average, row in zip(self._averages, rows, strict=True):
                 average.running[name] = row
         self._numbers = _varying([a.hparams for a in self._algorithms], self._matrix)
         self._largest = self._matrix.new_tensor([[a.hparams.clip_norm] for a in self._algorithms])
-        """The largest norms of the gradients, (K, 1), 0 for any."""
+        """The largest norms of gradients, (K, 1); 0: no limit."""
         self._batches = _Batches(members)
         self._multiples: dict[torch.Size, int] = {}
-        """The multiples of runs that are evaluated together, by the shape of a run's inputs."""
+        """The multiples of `_filled` in evaluations, by the shape of a run's inputs."""
 
     def _join(self) -> None:
-        # the rows' weights become one matrix and stacks; the runs' weights are views of them from now on
+        # the trained weights become a matrix, the others stacks; the runs' weights become views of both
         parameters = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
         shapes = {
             name: p.shape
@@ -97,7 +98,7 @@ class VectorizedProgram(Program):
             for name, rows in self._buffers.items():
                 algorithm.get_buffer(name).data = rows[k]
         self._weights = {**self._trained, **fixed, **self._buffers}
-        """The runs' parameters and own buffers by name, (K, *shape), which updates change in place."""
+        """The rows' parameters and methods' buffers by name, (K, *shape), which updates change in place."""
 
     def _over_runs(
         self,
@@ -106,7 +107,7 @@ class VectorizedProgram(Program):
         numbers: dict[str, Tensor],
         *values: Any,
     ) -> Any:
-        # `function(algorithm, *values)` of every run; all but integers are stacked along dimension 0
+        # `function(algorithm, *values)` of every run; all values but integers are stacked
         plain: Any = self._template.hparams
         slots = [self._slots[name] for name in parameters]
         of_template = [holder[key] for holder, key in slots]
@@ -126,12 +127,12 @@ class VectorizedProgram(Program):
                 holder[key] = p
 
     def run_steps(self, steps: int) -> list[int | None]:
-        """Do `steps` updates of every run; returns each one's first step whose loss was not finite."""
+        """Do `steps` updates of every run; returns each run's first step whose loss was not finite."""
         start = time.perf_counter()
         self._template.train()
         first = self.runs[0].step
-        numbers = self._numbers_of(range(first, first + steps))
-        collected = [self._update(first + i, *numbers[i]) for i in range(steps)]
+        every = self._numbers_of(range(first, first + steps))
+        collected = [self._update(first + i, *of_step) for i, of_step in enumerate(every)]
         series = on_host(collected)
         seconds = (time.perf_counter() - start) / len(self.runs)
         return [
@@ -139,26 +140,22 @@ class VectorizedProgram(Program):
             for k, run in enumerate(self.runs)
         ]
 
-    def _numbers_of(self, steps: range) -> list[tuple[dict[str, Tensor], Tensor | None]]:
-        algorithms = self._algorithms
-        every = [[a.rates(i) for a in algorithms] for i in steps]
-        restarted = [[k for k, of_run in enumerate(row) if of_run.restart] for row in every]
-        numbers = self._optimizer.numbers(every, restarted)
-        if not self._averages:
-            return [(of_step, None) for of_step in numbers]
-        rows = [[[average.share(i)] for average in self._averages] for i in steps]
-        shares = to_device(torch.tensor(rows, dtype=self._matrix.dtype), self._matrix.device)
-        return list(zip(numbers, shares, strict=True))
+    def _numbers_of(self, steps: range) -> Iterable[tuple[list[Rates], dict[str, Tensor], Any]]:
+        rates = [[algorithm.rates(i) for algorithm in self._algorithms] for i in steps]
+        shares: Any = [None] * len(steps)
+        if self._averages:
+            rows = [[[average.share(i)] for average in self._averages] for i in steps]
+            shares = to_device(torch.tensor(rows, dtype=self._matrix.dtype), self._matrix.device)
+        return zip(rates, self._optimizer.numbers(rates), shares, strict=True)
 
     def _update(
-        self, step: int, numbers: Mapping[str, Tensor], shares: Tensor | None
+        self, step: int, rates: Sequence[Rates], numbers: Mapping[str, Tensor], shares: Any
     ) -> dict[str, Tensor]:
         if self._template.overrides("start_stage"):
             self._start_stages(step)
-        if self._template.overrides("schedule"):
-            for k, algorithm in enumerate(self._algorithms):
-                if algorithm.rates(step).restart:
-                    self._optimizer.restart(k)
+        for k, of_run in enumerate(rates):
+            if of_run.restart:
+                self._optimizer.restart(k)
         metrics, gradients, buffers = self.gradients(step)
         with torch.no_grad():
             for name, value in buffers.items():
@@ -172,10 +169,9 @@ class VectorizedProgram(Program):
                 share = (largest / (norm + 1e-6)).clamp(max=1.0)
                 flat = flat * torch.where(largest > 0, share, 1.0)
             self._optimizer.step(self._matrix, flat, numbers)
-            if shares is not None:
-                for name, averaged in self._averaged.items():
-                    share = shares.view(-1, *[1] * (averaged.dim() - 1)).to(averaged.dtype)
-                    averaged.lerp_(self._weights[name], share)
+            for name, averaged in self._averaged.items():
+                share = shares.view(-1, *[1] * (averaged.dim() - 1)).to(averaged.dtype)
+                averaged.lerp_(self._weights[name], share)
         return metrics
 
     @torch.no_grad()
@@ -184,16 +180,16 @@ class VectorizedProgram(Program):
         for algorithm in self._algorithms[: last + 1]:
             algorithm.start_stage(step)
         for rows in (self._matrix, *self._buffers.values()):
-            rows[last:-1] = rows[-1:]  # the last run's weights are views of the last of its rows
+            rows[last:-1] = rows[-1:]  # of a repeated run, the weights are views of its last row
 
     def gradients(
         self, step: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """The metrics, (K,) each, and by name, (K, *shape), gradients and next buffers."""
+        """The metrics, (K,) each, and by name the gradients and the next buffers, (K, *shape) each."""
         return self._gradients_of(*self._batches[step], step)
 
     def remainders(self) -> Remainders:
-        """The remainders of an update, which is not applied."""
+        """The remainders of an update, without doing the update."""
         step = self.runs[0].step
         batch, noise = self._batches[step]
         found = Remainders(len(self._algorithms))
@@ -234,7 +230,7 @@ class VectorizedProgram(Program):
 
     @torch.no_grad()
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """All metrics of some of the runs with their evaluated weights, by the runs' indices."""
+        """All metrics of the evaluated weights of some runs, by index."""
         self._template.eval()
         weights = self._weights
         if self._averages:
@@ -268,7 +264,7 @@ class VectorizedProgram(Program):
     def _predictor(
         self, members: list[int], weights: Mapping[str, Tensor]
     ) -> Callable[[Tensor, slice], Tensor]:
-        """A function from inputs (R, N, ...) in memory to the logits (R, N, C) of R of the runs."""
+        # from inputs (R, N, ...) of R of the runs to logits (R, N, C)
         transform = self.runs[0].data.dataset.transform
         every = to_device(torch.tensor(members), self._matrix.device)
 
@@ -297,12 +293,12 @@ class VectorizedProgram(Program):
         return predict
 
     def sync_to_runs(self) -> None:
-        """Write the optimizer's state; the runs' weights are views of the program's."""
+        """Write the optimizer's state into the runs; their weights are views of the program's anyway."""
         self._optimizer.sync_to_runs()
 
 
 def _template_of(algorithm: Algorithm) -> Algorithm:
-    """A copy that stands for every run in `vmap`, without what differs between runs."""
+    # stands for every run in `vmap`, without what differs between runs
     template = copy.deepcopy(algorithm)
     template.optimizers = {}
     problem = algorithm.problem
@@ -312,7 +308,7 @@ def _template_of(algorithm: Algorithm) -> Algorithm:
 
 
 def _slots_of(template: Algorithm) -> dict[str, tuple[dict[str, Any], str]]:
-    """The dictionaries and keys of the template's weights, which `vmap` replaces by the runs'."""
+    # the dictionary and the key in which the template holds each weight
     slots: dict[str, tuple[dict[str, Any], str]] = {
         f"{prefix}.{name}" if prefix else name: (module._parameters, name)
         for prefix, module in template.named_modules()
@@ -322,11 +318,8 @@ def _slots_of(template: Algorithm) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 def _filled(items: list[T], multiple: int = 1) -> list[T]:
-    """The items, at least two, with the last one repeated up to a `multiple`.
-
-    Batched kernels round a batch of one differently, and a run's numbers must not depend on how many
-    runs the program has.
-    """
+    # the last item is repeated up to a multiple. There are at least two: batched kernels round a batch of
+    # one differently, and a run's bits must not depend on the number of runs
     count = max(2, -(-len(items) // multiple) * multiple)
     return items + items[-1:] * (count - len(items))
 
@@ -350,10 +343,8 @@ def _stacked(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
-    """The hyperparameters that are tensors (K,): numbers that differ or that can be drawn.
-
-    The latter are even if all runs agree: a run's bits must not depend on the program's other runs.
-    """
+    # as tensors (K,): the hyperparameters that differ, and those that can be drawn, even if all runs agree,
+    # as a run's bits must not depend on the other runs
     varying = {}
     for f in fields(hparams[0]):
         values = [getattr(h, f.name) for h in hparams]
@@ -367,7 +358,7 @@ def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
 
 
 class OfEachRun:
-    """A field of `Problem` that may differ between the runs of a program: only its length can be read."""
+    """A field of `Problem` that differs between the runs of a program; only its length can be read."""
 
     def __init__(self, values: Sequence[object]) -> None:
         self._length = len(values)
@@ -382,7 +373,7 @@ class OfEachRun:
 
 
 class _Batches:
-    """The batches of all runs, stacked; runs with the same data share batches, but not noise."""
+    """The stacked batches of all runs; runs with the same data share batches, but not noise."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._algorithms = [run.algorithm for run in runs]
@@ -394,7 +385,7 @@ class _Batches:
         self._made: dict[str, Tensor]
 
     def __getitem__(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The tensors of `Batch` and the noise at a step, (K, ...) each; vectors are columns in memory."""
+        """A step's tensors of `Batch`, and noise, (K, ...) each; input vectors are columns in memory."""
         batches = [feed[step] for feed in self._feeds]
         if not self._last or any(a is not b for a, b in zip(batches, self._last, strict=True)):
             self._last = batches

@@ -15,7 +15,8 @@ from PIL import Image
 from oodbench.data.preparation import group_names, load_checked
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.train.loading import load_environments
+from oodbench.train.loading import load_data, spec_of_data
+from oodbench.train.settings import TrainSettings
 from tests.helpers.data.pictures import draw, picture
 
 links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
@@ -337,8 +338,8 @@ def test_groups_are_clusters_and_may_be_kept_apart(name: str, pattern: str, tmp_
     a, b = (grouped.load(0)[e].clusters for e in "ab")
     assert len(grouped.cluster_names) == 5 and {*a.tolist()} & {*b.tolist()} == {2}
     options = {"root": str(tmp_path), "size": 8, "group": pattern, "group_across": "drop"}
-    about: dict[str, Any] = {"trial": 0, "holdout": 0.5, "data_dir": None, "device": "cpu"}
-    data = load_environments("ImageFolder", options, ["b"], **about)
+    about: dict[str, Any] = {"trial": 0, "holdout": 0.5, "test_environments": ("b",)}
+    data = load_data(spec_of_data("ImageFolder", options=options, **about), TrainSettings())
     used = {e: sum(map(len, data.splits[e].values())) for e in "ab"}
     assert used == {"a": 12, "b": 18}
     assert not any("several environments" in note for note in grouped.notes)

@@ -58,7 +58,7 @@ def test_they_are_the_optimizers_of_torch(name: str, before: int) -> None:
     matrix = torch.stack([torch.cat([p.detach().flatten() for p in run]) for run in runs])
     for step in range(before, before + 4):
         flat = [torch.cat([g.flatten() for g in gradients(step, k)]) for k in range(3)]
-        (numbers,) = stacked.numbers([RATES], [()])
+        (numbers,) = stacked.numbers([RATES])
         stacked.step(matrix, torch.stack(flat), numbers)
     stacked.sync_to_runs()
     for k, (run, optimizer) in enumerate(zip(runs, optimizers, strict=True)):
