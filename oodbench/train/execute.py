@@ -8,10 +8,9 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from filelock import BaseFileLock, Timeout
+from filelock import Timeout
 from torch import Tensor
 
 from oodbench.arithmetic import warn_unless
@@ -68,7 +67,7 @@ def execute_bundle(
     progress: Steps = lambda step: None,
     interrupts: Interrupts | None = None,
 ) -> list[str]:
-    """Train the runs of one bundle (`RunSpec.bundle_key`), each as `execute` would.
+    """Train the runs of one bundle (`RunSpec.bundle_key`) of a results directory, each as `execute` would.
 
     Returns the ids of the runs that were not started because they must be trained one at a time. If a
     program fails, as for lack of memory, its halves continue from the runs' last checkpoints. A vectorized
@@ -82,7 +81,8 @@ def execute_bundle(
     interrupts = interrupts or Interrupts()
     most, alone = settings.vectorize or MAX_VECTORIZED, set[str]()
     keys = dict[str, tuple[object, ...]]()
-    with Heartbeats() as heartbeats:
+    results = Directory(waiting[0][1].results)
+    with Heartbeats(results) as heartbeats:
         while waiting and not interrupts.stop:
             vectorize = waiting[0][0].id not in alone
             bundle = _Bundle(settings, ended, heartbeats)
@@ -126,7 +126,7 @@ class _Bundle:
         self.settings = settings
         self.vectorized = False
         self.held: list[Training] = []
-        self._locks: dict[RunDirectory, BaseFileLock] = {}
+        self._locks: dict[RunDirectory, contextlib.ExitStack] = {}
         self._ended = ended
         self._heartbeats = heartbeats
         self._time_limit = contextlib.ExitStack()
@@ -174,7 +174,6 @@ class _Bundle:
     def _begin(self, spec: RunSpec, directory: RunDirectory) -> Run | None:
         # None, after calling `ended`, if the run fails or is not to be trained here
         if (how := self._lock(directory)) is not None:
-            self._unlock(directory)
             self._ended(spec.id, *how)
             return None
         if len(self._locks) == 1 and self.settings.run_timeout is not None:
@@ -189,12 +188,14 @@ class _Bundle:
 
     def _lock(self, directory: RunDirectory) -> tuple[State, str] | None:
         try:
-            if not directory.is_in_tables:
-                self._locks[directory] = directory.lock()
-                self._locks[directory].acquire()
-            if (end := directory.end()) is not None:
-                return end, ""
-            self._heartbeats.start(directory, lambda: self._step(directory))
+            with contextlib.ExitStack() as locks:
+                if not directory.is_in_tables:
+                    locks.enter_context(directory.lock())
+                if (end := directory.end()) is not None:
+                    return end, ""
+                self._heartbeats.start(directory, lambda: self._step(directory))
+                locks.callback(self._heartbeats.stop, directory)
+                self._locks[directory] = locks.pop_all()
         except Timeout:
             return State.ELSEWHERE, ""
         except (OSError, DamagedFile) as error:  # the disk is full, or missing
@@ -247,14 +248,10 @@ class _Bundle:
             training.observers.tell("ended", state, message)
         self._ended(spec.id, state, message)
 
-    def _unlock(self, directory: RunDirectory) -> None:
-        if (lock := self._locks.pop(directory, None)) is not None:
-            lock.release()
-
     def _release(self, directory: RunDirectory) -> None:
         self.held = [held for held in self.held if held.directory is not directory]
-        self._heartbeats.stop(directory)
-        self._unlock(directory)
+        if directory in self._locks:
+            self._locks.pop(directory).close()
 
     def release(self) -> None:
         self._time_limit.close()
@@ -268,7 +265,8 @@ class Heartbeats:
     It beats by the clock, so that runs with long steps do not count as lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, results: Directory) -> None:
+        self._results = results
         self._runs: dict[RunDirectory, Callable[[], int]] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeats", daemon=True)
@@ -295,18 +293,13 @@ class Heartbeats:
         directory.rest()
 
     def _beat(self) -> None:
-        folders: dict[Path, dict[str, int]] = {}
         while not self._stopped.wait(BEAT_SECONDS):
-            folders = {folder: {} for folder in folders}
-            for directory, step in self._runs.copy().items():
-                folders.setdefault(directory.results, {})[directory.id] = step()
-            for folder, steps in folders.items():
-                # a full disk may have room at the next beat
-                with contextlib.suppress(OSError):
-                    Directory(folder).beat(steps)
-        for folder in folders:
-            with contextlib.suppress(OSError):
-                Directory(folder).beat({})
+            self._write({directory.id: step() for directory, step in self._runs.copy().items()})
+        self._write({})
+
+    def _write(self, steps: Mapping[str, int]) -> None:
+        with contextlib.suppress(OSError):  # a full disk may have room at the next beat
+            self._results.beat(steps)
 
 
 def _state_after(

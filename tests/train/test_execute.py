@@ -298,7 +298,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
 
 def test_a_run_that_has_ended_beats_no_more(two: list[RunDirectory]) -> None:
     first, second = two
-    with Heartbeats() as heartbeats:
+    with Heartbeats(Directory(first.results)) as heartbeats:
         heartbeats.start(first, lambda: 7)
         heartbeats.start(second, lambda: 8)
         assert len(beats_of(first, 2)) == 2
