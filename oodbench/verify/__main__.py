@@ -32,31 +32,31 @@ from oodbench.version import __version__
 
 app = commands(__doc__)
 CHEAP = "cheap"
-"""The name of all experiments that take minutes."""
+"""The name of all experiments that take minutes on two cores."""
 
 
 @app.command()
 def verify(
     name: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Instead of the experiment's number.")
+        int | None, typer.Option(min=1, help="By default the experiment's number.")
     ] = None,
     read: Annotated[
-        bool, typer.Option("--read", help="Train nothing; compare the results in OUT.")
+        bool, typer.Option("--read", help="Compare the results in OUT without training.")
     ] = False,
     out: Annotated[
-        Path, typer.Option(help="Holds the sweeps' results, and our numbers in NAME.json.")
+        Path, typer.Option(help="Gets the sweeps' results, and our numbers in NAME.json.")
     ] = Path("results/verify"),
     format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "terminal",
     launcher: Annotated[str, typer.Option(help="As for `sweep launch`.")] = "local",
     data_dir: Annotated[Path | None, typer.Option(help="As for `sweep launch`.")] = None,
 ) -> None:
-    """Run papers' experiments and compare the numbers; with the same OUT it continues an earlier call.
+    """Run papers' experiments and compare the numbers; the same OUT continues an earlier call.
 
-    Without names it lists the experiments, or with `--read` compares all of them. The name `cheap` means
-    those that take minutes on two cores, except those without data or package here. The exit code is 1 if
-    a run failed, or if a target that is marked as reproducible has no value, a diverged trial, or a
-    difference of more than 3 standard errors.
+    Without names, experiments are listed, or with `--read` all are compared. The name `cheap` stands for
+    the experiments that take minutes on two cores, without those whose data or packages are missing. The
+    exit code is 1 if a run failed, or if a target that is marked as reproducible has no value, a diverged
+    trial, or a difference of more than 3 standard errors.
     """
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
@@ -85,7 +85,7 @@ def verify(
 
 
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
-    """Our numbers for an experiment, from its sweeps' results in `out`, with provenance."""
+    """Our numbers for an experiment, from its sweeps' results in `out`, with their provenance."""
     started = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
     frames: Mapping[str, Tables] = {name: read_results(Directory(out / name)) for name in started}
     values = our_values(experiment, frames, trials or experiment.trials)
@@ -93,9 +93,7 @@ def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
 
 
 def our_values(experiment: Experiment, frames: Mapping[str, Tables], trials: int) -> Values:
-    """Our values by `Target.key`, from sweeps' results or a computation; targets without any are left
-    out.
-    """
+    """Our values by `Target.key`, from sweeps' results or a computation; without targets that have none."""
     computed: Values = {}
     if experiment.compute is not None:
         from oodbench.verify.computations import COMPUTATIONS  # imports torch
@@ -111,7 +109,7 @@ def our_values(experiment: Experiment, frames: Mapping[str, Tables], trials: int
             continue
         else:
             found = computed[target.row]
-        # to 10 digits, because the last bits differ between machines
+        # to 10 digits, as the last bits differ between machines
         values[target.key] = [float(f"{target.scale * value:.10g}") for value in found]
     return values
 
@@ -147,7 +145,7 @@ def _is_possible(experiment: Experiment, data_dir: Path | None, *, leave_out: bo
 
 
 def _train(experiment: Experiment, trials: int | None, options: LaunchOptions) -> bool:
-    """Train an experiment's sweeps; returns whether all runs have results."""
+    # returns whether all runs have results
     settings = [] if trials is None else [f"trials={trials}"]
     kept = replace(options, keep_predictions=experiment.keep_predictions)
     counts = [

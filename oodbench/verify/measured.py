@@ -1,4 +1,4 @@
-"""Our numbers for an experiment, read from the records of its sweeps."""
+"""Our numbers for an experiment, from the records of its sweeps."""
 
 import math
 
@@ -17,15 +17,16 @@ class Measured(BaseModel):
     """Our numbers for one experiment."""
 
     values: dict[str, list[float]]
-    """A value for each trial, by `Target.key`."""
+    """Our value in each trial, by `Target.key`."""
     provenance: dict[str, list[str]] = {}
-    """The protocols, code, torch versions and data that produced the numbers."""
+    """The protocols, code, torch versions and data behind the numbers."""
 
 
 def read_values(target: Target, frames: Tables) -> list[float]:
-    """The value of each trial whose runs have all ended, in order of trials; NaN if a run diverged.
+    """A target's value in each trial whose runs have all ended, in order of trials; NaN if a run diverged.
 
-    Raises UserError if the sweep lacks the row, environment or metric, or if the selection does not apply.
+    Raises UserError if the sweep does not have the row, environment or metric, or if the selection does not
+    apply.
     """
     runs = _runs(target, frames)
     chosen = _chosen(target, frames, runs)
@@ -45,7 +46,7 @@ def recorded_values(
 ) -> pd.DataFrame:
     """The records of a metric for some runs: `id`, `step`, `environment`, `value`.
 
-    `named` is `Target.environment`. The last values of a diverged run are NaN, because they mean nothing.
+    `named` is `Target.environment`. The last values of a diverged run are NaN, as they are meaningless.
     """
     metrics = frames.records[frames.records["metric"] == metric]
     names = runs[["id", "training_environments", "test_environments"]]
@@ -109,7 +110,7 @@ def _selected(frames: Tables, rule: str) -> pd.DataFrame:
 
 
 def last_values(named: str, frames: Tables, metric: str = "accuracy") -> pd.DataFrame:
-    """The completed runs, with a column `value`: a metric's mean over environments at the last step."""
+    """The completed runs with a column `value`, a metric's mean over environments at the last step."""
     ended = frames.runs["state"].isin(COMPLETE) & ~frames.runs["helper"]
     runs: pd.DataFrame = frames.runs[ended]
     recorded = recorded_values(frames, runs, metric, named, "in")
@@ -118,5 +119,5 @@ def last_values(named: str, frames: Tables, metric: str = "accuracy") -> pd.Data
 
 
 def at_the_end(recorded: pd.DataFrame) -> pd.Series:
-    """Mask of the records at the last step of their run."""
+    """The mask of the records at a run's last step."""
     return recorded["step"] == recorded.groupby("id", observed=True)["step"].transform("max")

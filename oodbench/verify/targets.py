@@ -1,7 +1,7 @@
-"""Targets: the numbers that papers printed, as validated data.
+"""Targets: the numbers that papers print, as validated data.
 
-Each file oodbench/verify/papers/<experiment>.yaml has the printed numbers of one experiment, the sweeps
-or the computation behind ours, and how ours are read from the results.
+A file oodbench/verify/papers/<experiment>.yaml has the printed numbers of an experiment, the sweeps or the
+computation behind our numbers, and how our numbers are read from the results.
 """
 
 import math
@@ -32,22 +32,22 @@ ErrorKind = Literal[
     "at most",
 ]
 SPREADS = ("std", "population std", "population stderr")
-"""Errors that need the number of trials to become standard errors."""
+"""Kinds of errors that become standard errors by the number of trials."""
 LAST = "last"
-"""A selection: the last step."""
+"""The selection of the last step."""
 ORACLE_LAST = "oracle_last"
-"""A selection: the draw that is best on the test environment at the last step (arXiv:2007.01434)."""
+"""The selection of the draw that is best on the test environment at the last step (arXiv:2007.01434)."""
 
 
 class Target(BaseModel):
-    """A printed number, how the source computed it, and how ours is read."""
+    """A printed number, how the source computed it, and how our number is read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sweep: str = ""
-    """The sweep of our values; by default the experiment's only sweep."""
+    """The sweep of our values, by default the experiment's only sweep."""
     environment: str | None = None
-    """A name, `training` or `test` (the mean over these environments), or None for a metric of the
+    """A name; `training` or `test`, the mean over these environments; or None, for a metric of the
     predictor itself."""
     split: Literal["in", "out"] = "in"
     metric: str = "accuracy"
@@ -56,30 +56,30 @@ class Target(BaseModel):
     source: str = Field(min_length=1)
     """The paper's table, figure or file."""
     row: str
-    """The algorithm's label in the sweep, or the key of our number in the computation's values."""
+    """The row's label in the sweep, or the key of our value in the computation's values."""
     dataset: str | None = None
     """The dataset's label, if the sweep has several; the file may give a short name."""
     test_environments: tuple[str, ...] | None = None
-    """The run's test environments; None means the mean over all test sets of the dataset."""
+    """The run's test environments; None: the mean over all test sets of the dataset."""
     selection: str = LAST
-    """How our number is chosen: `last`, `oracle_last` or a selection rule."""
+    """How our number is selected: `last`, `oracle_last` or a selection rule."""
     step: int | None = None
-    """The step for `last`; None means the run's last step."""
+    """The step for `last`; None: the run's last step."""
     value: float
     error: float = Field(default=0.0, ge=0)
     error_is: ErrorKind = "none"
-    """What the source prints after ±. If it prints nothing: `one run` is assumed to vary like our runs;
-    `constant`: all repetitions gave the value; `tolerance`: the value is exact and ours may differ by
-    `error` (with `trials`, only that number of our trials gets a verdict); `at least`, `at most`: a
-    bound."""
+    """What the source prints after ±, or else: `one run`, which is assumed to vary like our runs;
+    `constant`, all repetitions have the value; `tolerance`, the value is exact and ours may differ by
+    `error` (with `trials`, there is a verdict only for as many trials of ours); `at least` and `at most`,
+    the value is a bound."""
     trials: int | None = Field(default=None, ge=1)
     """The number of repetitions behind the source's error."""
     source_selection: str = ""
-    """How the source chose the printed run, in words."""
+    """How the source selected the printed run, in words."""
     tuned_on_test: bool = False
     """Whether the authors chose hyperparameters by the printed number."""
     reproducible: bool = True
-    """Whether missing the target is an error; if not, `note` says why."""
+    """Whether it is an error to miss the target; if not, `note` says why."""
     note: str = ""
 
     @model_validator(mode="after")
@@ -107,7 +107,7 @@ class Target(BaseModel):
 
     @property
     def allowed(self) -> tuple[float, float] | None:
-        """The least and greatest difference of ours that agrees; None if standard errors decide."""
+        """The least and the greatest difference that agrees; None if standard errors decide."""
         return {
             "tolerance": (-self.error, self.error),
             "at least": (0.0, math.inf),
@@ -116,7 +116,7 @@ class Target(BaseModel):
 
     @property
     def key(self) -> str:
-        """The text that identifies this target within its experiment."""
+        """A text that identifies the target within its experiment."""
         where = (self.environment, self.split if self.environment else None)
         tests = None if self.test_environments is None else "+".join(self.test_environments)
         fields = (self.source, self.sweep, self.row, self.dataset, tests, *where, self.metric)
@@ -132,22 +132,22 @@ class Experiment(BaseModel):
     title: str
     paper: str
     cheap: bool = False
-    """Whether it takes a few minutes at most on two cores."""
+    """Whether it takes at most a few minutes on two cores."""
     sweeps: tuple[str, ...] = ()
     """The sweeps' names, as `sweep launch` takes them."""
     keep_predictions: bool = False
     """Whether the computation reads the runs' predictions."""
     datasets: dict[str, str] = {}
-    """Short names for the targets' datasets."""
+    """Short names of the targets' datasets."""
     compute: str | None = None
-    """The name of a computation in `oodbench.verify.computations`."""
+    """A computation in `oodbench.verify.computations`, by name."""
     trials: int = Field(default=10, ge=1)
     """The default number of trials of the computation."""
     about: str
-    """What the paper did and what we do, in Markdown."""
+    """What the paper does and what we do, in Markdown."""
     deviations: tuple[str, ...] = ()
     shared: dict[str, Any] = {}
-    """Default values of the targets' fields."""
+    """Defaults of the targets' fields."""
     targets: tuple[Target, ...] = Field(min_length=1)
 
 

@@ -1,4 +1,4 @@
-"""Targets compared with our numbers: differences, z-scores, verdicts, and their table."""
+"""Targets compared with our numbers: differences, z-scores and verdicts, as a table."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, Target
 
 LIMIT = 3.0
-"""Standard errors by which our mean may differ from a target."""
+"""The number of standard errors by which our mean may differ from a target."""
 HEADER = ["row", "environment", "metric", "paper", "ours", "difference", "z", "trials", "verdict"]
 
 
@@ -25,7 +25,7 @@ class Comparison:
 
     target: Target
     values: tuple[float, ...]
-    """Our value in each trial, in the source's unit."""
+    """Our values by trial, in the source's unit."""
 
     @property
     def mean(self) -> float:
@@ -49,11 +49,11 @@ class Comparison:
 
     @property
     def z(self) -> float:
-        """The difference in standard errors; NaN if it has no standard error.
+        """The difference in standard errors; NaN without a standard error.
 
-        If all of the source's repetitions gave one value, z is the normal deviate of Fisher's exact test on
-        how many of ours differ from it. A single trial of ours is assumed to vary like the source's
-        repetitions.
+        If all of the source's repetitions have the same value, z is the normal deviate of Fisher's exact
+        test on the number of our trials with another value. A single trial of ours is assumed to vary like
+        the source's repetitions.
         """
         target, n = self.target, len(self.values)
         if self.diverged or target.allowed is not None:
@@ -73,7 +73,7 @@ class Comparison:
 
     @property
     def off(self) -> bool | None:
-        """Whether ours contradicts the target, as any diverged trial does; None if undecided."""
+        """Whether our values contradict the target, as a diverged trial does; None if undecided."""
         if not self.values:
             return None
         if self.diverged:
@@ -87,7 +87,7 @@ class Comparison:
 
     @property
     def missed(self) -> bool:
-        """Whether the target is reproducible, but ours contradicts it or is missing."""
+        """Whether our values are missing or contradict the target, although it is reproducible."""
         return self.target.reproducible and (self.off is True or not self.values)
 
     @property
@@ -105,12 +105,12 @@ class Comparison:
 
 
 def compare_targets(experiment: Experiment, measured: Measured) -> list[Comparison]:
-    """An experiment's targets with our values, in the order of its file."""
+    """An experiment's targets with our values, in the order of the experiment's file."""
     return [Comparison(t, tuple(measured.values.get(t.key, ()))) for t in experiment.targets]
 
 
 def verdict_sheet(experiment: Experiment, measured: Measured) -> Sheet:
-    """The table of an experiment's comparisons, with a block for each source, notes and provenance."""
+    """The table of an experiment's comparisons: a block for each source, notes and provenance."""
     comparisons = compare_targets(experiment, measured)
     by_source: dict[str, list[Comparison]] = {}
     for c in comparisons:

@@ -1,4 +1,4 @@
-"""Papers' numbers that are not read from one sweep, but computed or combined from several sweeps."""
+"""Papers' numbers that are computed, or combined from several sweeps."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,4 +19,4 @@ COMPUTATIONS: dict[str, Callable[[int, Mapping[str, Tables]], Values]] = {
     "risk-fields": rex.risk_fields,
     "scalar-sem": rex.scalar_sem,
 }
-"""Functions of the number of trials and the sweeps' results, by the name in `Experiment.compute`."""
+"""Functions of the number of trials and of the sweeps' results, by the name in `Experiment.compute`."""

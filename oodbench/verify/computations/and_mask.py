@@ -1,14 +1,13 @@
-"""Computed numbers of arXiv:2009.00329 (AND-mask): figures 3.7 (of the thesis) and 4, and the linear
-example.
+"""Numbers of arXiv:2009.00329 (AND-mask): figure 4, figure 3.7 of the thesis, and the linear example.
 
-Figure 4 shows the size of masked random gradients: n components, each environment's drawn from N(0,
-sigma^2). Figure 3.7 shows signals in the gradients of a randomly initialised network on `Spirals`.
-Permuting the mechanism's inputs among the examples of each environment leaves only the shortcut to tell the
-classes apart, and permuting the shortcut's inputs leaves only the mechanism.
+Figure 4 shows the size of masked random gradients of n components, which are drawn from N(0, sigma^2) for
+each environment. Figure 3.7 shows signals in the gradients of a network with random weights on `Spirals`.
+If the mechanism's inputs are permuted among the examples of each environment, only the shortcut tells the
+classes apart; if the shortcut's inputs are permuted, only the mechanism.
 
 The linear example is the paper's notebook, whose initial weights are unknown. Directions that are not
-trained (with the mask, coordinates of a single environment) only decay, all by the same factor, and all
-other directions forget their start. So training from the printed weights, divided by that factor, must end
+trained (with the mask, coordinates of a single environment) decay by the same factor, and all other
+directions forget their start. Training from the printed weights divided by this factor must therefore end
 at the printed weights.
 """
 
@@ -33,10 +32,10 @@ from oodbench.verify.targets import Values
 
 MASKS = {"XORMask": "XOR-mask", "ANDMask": "AND-mask"}
 SIGNALS = {"mechanism": slice(2, None), "shortcut": slice(2)}
-"""The signals, and the inputs of `Spirals` that are permuted to isolate each signal."""
+"""The signals, and the inputs of `Spirals` that are permuted to isolate them."""
 
 PAPER = {"shortcut_dims": 32, "shortcut_scale": 0.1, "standardize": False}
-"""The inputs of the paper's text. In the released code the shortcut is as large as the mechanism and has
+"""The inputs as in the paper's text. In the released code the shortcut is as large as the mechanism and has
 more dimensions, so that its signal is nearly the whole gradient."""
 
 ALL, FIRST, LAST = ("test",), ("3", "4", "test"), ("1", "2", "test")
@@ -51,14 +50,14 @@ PRINTED = {
     ("ANDMask, geometric mean", FIRST): [0.0018, -0.01145, 0.00337, -0.00017, 3.04045],
     ("ANDMask, geometric mean", LAST): [0.01133, -0.01592, -0.00759, 0.01496, 2.94207],
 }
-"""The weights after 1001 steps, as stored in the notebook, by row and test environments."""
+"""The notebook's weights after 1001 steps, by row and test environments."""
 
 SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
-"""The factor by which weight decay 0.01 shrinks a weight in 1001 steps at learning rates 0.3 * 0.9995^k."""
+"""The factor by which a weight decay of 0.01 shrinks weights in 1001 steps at rates 0.3 * 0.9995^k."""
 
 
 def gradient_correlation(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The correlations of figure 3.7 at a few values of tau, with one network for each trial."""
+    """The correlations of figure 3.7 at a few values of tau, with a new network for each trial."""
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]
     measured = np.stack([correlations({**PAPER}, taus, trial) for trial in range(trials)])
     plain = measured[:, list(MASKS).index("ANDMask"), 0]
@@ -87,7 +86,7 @@ def random_gradients(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def ilc_linear(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The largest difference between our weights and the printed weights, by run."""
+    """The largest difference between our weights and the printed ones, by run."""
     values: Values = {}
     for spec in make_plan(read_sweep(find_sweep("ilc-linear"), ["trials=1"])).runs.values():
         printed = torch.tensor(PRINTED[spec.label, spec.test_environments])
@@ -104,7 +103,7 @@ def ilc_linear(trials: int, frames: Mapping[str, Tables]) -> Values:
 def sampled_sizes(
     environments: int, tau: float, components: int, sigma: float, trials: int, seed: int
 ) -> tuple[list[float], list[float]]:
-    """Squared norms of the mean of random gradients, unmasked and masked by AND-mask, by trial."""
+    """The squared norms, by trial, of the mean of random gradients, unmasked and masked by AND-mask."""
     cls: Any = algorithms.get("ANDMask")
     problem = Problem((1,), Task("binary"), tuple(map(str, range(environments))), 1)
     algorithm = cls(build("Linear", {}, (1,), 1, 0), problem, cls.Hparams(tau=tau, rescale=False))
@@ -128,11 +127,11 @@ def permuted(batch: Batch, dims: slice, seed: int) -> Batch:
 
 
 def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> np.ndarray:
-    """Three numbers for each mask and tau, (len(MASKS), len(taus), 3), for one network and dataset.
+    """Three numbers for each mask and tau, (len(MASKS), len(taus), 3), with a trial's network and data.
 
-    They are Pearson's correlation of the masked mean gradient with the mechanism's and with the shortcut's
-    mean gradient, over the kept components of all parameters, and the fraction of components kept.
-    Correlations are NaN for fewer than three components.
+    The first two are Pearson's correlations of the masked mean gradient with the mean gradients of
+    mechanism and shortcut, over the kept components of all parameters (NaN for fewer than three). The third
+    is the fraction of components that are kept.
     """
     spec = single(
         {"name": "Spirals", **options},

@@ -1,8 +1,8 @@
 """Control with spurious features (arXiv:2003.00688; section 11.1.9.3 of the thesis): errors and rewards.
 
 As in the paper, hyperparameters are tuned on the test environment of `cartpole_swingup` and used for all
-other tasks. A planner that trusts the predictor replaces the paper's Soft Actor-Critic: it acts in the
-test environment by the best of random plans.
+other tasks. Instead of the paper's Soft Actor-Critic, a planner acts in the test environment by the best of
+random plans, as judged by the predictor.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ from oodbench.verify.targets import LAST, Values
 
 TUNED_ON = "cartpole_swingup"
 METHOD = "VREx"
-"""The paper's method; others are compared with it."""
+"""The paper's method, with which other methods are compared."""
 POLICIES = ("random", "true")
-"""The policies that bound the planners; `true` plans by the true rewards."""
+"""The policies that bound the planners: random acts, and plans by the true rewards."""
 EPISODES = 5
-"""The episodes of each planner in each trial, with the same starts for all planners."""
+"""The number of episodes of a planner in a trial; all planners have the same starts."""
 
 
 def control_rewards(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The error and the mean reward of each row and task, and V-REx's advantages within each trial."""
+    """The error and the mean reward of each row and task, and V-REx's advantage in each trial."""
     values: Values = {}
     for sweep in frames.values():
         runs = tuned(last_values("test", sweep, "mse"))
@@ -49,11 +49,11 @@ def control_rewards(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 MEASURES = {"value": ("error", -1), "reward": ("reward", 1)}
-"""The name of each measured column, and whether more (1) or less (-1) is better."""
+"""The names of the measured columns, and whether more (1) or less (-1) is better."""
 
 
 def tuned(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs on other tasks at the draws with the lowest `value`, an error, on TUNED_ON."""
+    """The runs on other tasks with the draws that have the lowest `value`, an error, on TUNED_ON."""
     tried = runs["dataset_label"] == TUNED_ON
     mean = runs[tried].groupby(["label", "draw"])["value"].agg(plain_mean)
     best = mean.groupby("label").idxmin()

@@ -1,8 +1,8 @@
-"""The orderings of arXiv:1706.05394 as signed differences by trial, above 0 if they are reproduced.
+"""The orderings in arXiv:1706.05394 as signed differences by trial, above 0 if they are reproduced.
 
-Its figure 10 is on what regularizers cost on real labels where they hinder memorization. A regularizer is a
-curve with a point for each strength: the training accuracy on random labels at the end of training, and the
-best validation accuracy on real labels.
+Figure 10 of the paper shows what regularizers that hinder memorization cost on real labels. A regularizer
+is a curve with a point for each strength: the training accuracy on random labels at the end of training,
+and the best validation accuracy on real labels.
 """
 
 from collections.abc import Mapping
@@ -28,13 +28,13 @@ from oodbench.verify.targets import Values
 CAP = 0.5
 """The training accuracy on random labels at which regularizers are compared."""
 PAIRS = (("dropout", "weight decay"),)
-"""Regularizers that the paper finds better and worse, as their rows' labels begin."""
+"""Regularizers that the paper finds better and worse, by the beginnings of rows' labels."""
 NOISY = "randY 0.4", "randY 0.8"
-"""The datasets on which patterns come before noise."""
+"""The datasets on which patterns are learned before noise."""
 
 
 def orderings(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The differences by row; raises UserError if the runs of one epoch keep no predictions."""
+    """The differences by target; raises UserError if the runs of one epoch keep no predictions."""
     values: Values = {}
     if (long := frames.get("memorization-real-random")) is not None:
         values |= _of_critical_samples(over_training(long))
@@ -62,9 +62,8 @@ def _of_critical_samples(curves: pd.DataFrame) -> Values:
 
 
 def _of_time(curves: pd.DataFrame) -> Values:
-    """Whether patterns are learned before noise: with noisy labels, the test accuracy peaks before the
-    training set is fitted (at the end, if never), and then falls.
-    """
+    # patterns are learned before noise: with noisy labels, the test accuracy is highest before the training
+    # set is fitted (at the end, if never), and then falls
     noisy = curves[curves["dataset_label"].isin(NOISY)].sort_values("step")
     runs = noisy.groupby(KEYS)[TEST]
     best = noisy.loc[runs.idxmax()].set_index(KEYS)["step"]
@@ -76,9 +75,8 @@ def _of_time(curves: pd.DataFrame) -> Values:
 
 
 def _of_capacity(curves: pd.DataFrame) -> Values:
-    """The gain of more units in best test accuracy, and the speed-up of fitting the training set (logarithm
-    to base 2; runs that never fit it count as fitted at their end), on noise and on real data.
-    """
+    # the gain in best test accuracy by more units, and the speed-up in fitting the training set (as a
+    # logarithm to base 2; runs that never fit it count as fitted at the end), on noise and on real data
     best = curves.groupby(KEYS)[TEST].max()
     steps = fitted(curves).fillna(curves["step"].max()).map(np.log2)
 
@@ -99,7 +97,7 @@ def _of_capacity(curves: pd.DataFrame) -> Values:
 
 
 def regularizers(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The differences of validation accuracies at the cap, for trials whose curves both reach it."""
+    """The differences of validation accuracies at the cap, for trials in which both curves reach it."""
     values: Values = {}
     for frame in frames.values():
         curves = _curves(frame)
@@ -110,7 +108,7 @@ def regularizers(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def _curves(frame: Tables) -> pd.DataFrame:
-    """For each label and trial `memorized`, at the end on random labels, and `best`, on real ones."""
+    # by label and trial: `memorized`, at the end on random labels, and `best`, on real labels
     history, by = over_training(frame), ["label", "trial"]
     random, real = (history[history["dataset_label"] == name] for name in ("randY", "real"))
     last = random.sort_values("step").groupby(by)[TRAIN].last()
@@ -118,7 +116,7 @@ def _curves(frame: Tables) -> pd.DataFrame:
 
 
 def _at_cap(curves: pd.DataFrame, regularizer: str) -> "pd.Series[float]":
-    """By trial, the validation accuracy of a regularizer's curve at the cap, between two strengths."""
+    # by trial, the validation accuracy of a regularizer's curve at the cap, interpolated
     labels = curves.index.get_level_values("label")
     points = curves[labels.str.startswith(regularizer) | (labels == "none")]
     ordered = points.sort_values("memorized").groupby("trial")

@@ -1,9 +1,9 @@
-"""Computed numbers of arXiv:2003.00688 (REx): summaries of two sweeps, and toy problems with known risks.
+"""Numbers of arXiv:2003.00688 (REx): summaries of two sweeps, and toy problems with known risks.
 
 The search counts the configurations that beat chance out of distribution (section 4.1). The financial
-indicators have 20 tasks (table 11.VI of the thesis). Two toy problems are from the appendix; their risks
-are functions of one or two numbers. The last is figure 11.4 of the thesis: the directions in which MM-REx
-and V-REx push two training risks.
+indicators have 20 tasks (table 11.VI of the thesis). Two toy problems are from the appendix, with risks
+that are functions of one or two numbers. The third is figure 11.4 of the thesis, on the directions in which
+MM-REx and V-REx push two training risks.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,26 +31,26 @@ TOY_METHODS: dict[str, dict[str, Any]] = {
     "VREx": {"penalty_weight": 1e4},
 }
 DOMAINS = {"below": (0.1, 0.2), "between": (0.2, 0.6), "above": (0.5, 0.8)}
-"""P(costly) in the two training environments, by their position relative to 1/3."""
+"""P(costly) in the two training environments, by position relative to 1/3."""
 CHEAP, COSTLY = 2.0, 4.0
-"""The costs u and v of the two mistakes."""
+"""The costs u and v of the two kinds of mistakes."""
 W_1, W_2 = 1.5, 0.8
 """The coefficients of the cause and of the effect."""
 SCALES = (0.5, 1.0, 2.0)
-"""The standard deviations of the noise that varies between environments; other noise has 1."""
+"""The standard deviations, by environment, of the noise that varies; other noise has 1."""
 FIELD_METHODS: dict[str, dict[str, Any]] = {
     "MMREx": {"lambda_min": -1.0},
     "VREx": {"penalty_weight": 6.0},
 }
-"""The methods, at weights for which both have the same gradient when the risks differ by 1/2."""
+"""The methods, with weights for which both have the same gradient where the risks differ by 1/2."""
 NEAR = 1e-3
-"""The difference of risks on both sides of equality, where the gradient jumps."""
+"""The difference of risks on each side of equality, where the gradient jumps."""
 
 
 def covariate_shift_search(trials: int, frames: Mapping[str, Tables]) -> Values:
     """Whether each completed run is satisfactory (1 or 0), by row and imbalance.
 
-    A run is satisfactory if its last test accuracy is above chance and below its training accuracy.
+    A satisfactory run has a last test accuracy above chance and below the training accuracy.
     """
     values: Values = {}
     for sweep in frames.values():
@@ -63,7 +63,7 @@ def covariate_shift_search(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def financial_indicators(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The mean, least and greatest test accuracy over tasks, by row, in each trial that has them all."""
+    """The mean, least and greatest test accuracy over tasks, by row, in each trial with all tasks."""
     values: Values = {}
     for sweep in frames.values():
         chosen = choose(sweep, "val_env")[["id", "step"]]
@@ -103,7 +103,7 @@ def costly_risk(p: Tensor, q: Tensor) -> Tensor:
 
 
 def covariate_shift(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The p in [0, 1] that each method chooses for each pair of environments; deterministic."""
+    """By method and pair of environments, the chosen p in [0, 1] and its worst risk; deterministic."""
     values: Values = {}
     for domain, pair in DOMAINS.items():
         q = torch.tensor(pair, dtype=torch.double)
@@ -123,8 +123,8 @@ def covariate_shift(trials: int, frames: Mapping[str, Tables]) -> Values:
 def sem_risks(weights: Tensor, varies: str) -> Tensor:
     """The risks (E,) E[(a X1 + b X2 - Y)^2] for X1 = N1, Y = w1 X1 + NY, X2 = w2 Y + N2.
 
-    The residual is (a + w1 (b w2 - 1)) N1 + (b w2 - 1) NY + b N2. `varies`, `Y` or `2`, is the noise whose
-    scale differs between environments.
+    The residual is (a + w1 (b w2 - 1)) N1 + (b w2 - 1) NY + b N2. `varies` names the noise, `Y` or `2`,
+    with different scales in the environments.
     """
     a, b = weights
     scales = torch.tensor(SCALES, dtype=torch.double)
@@ -136,7 +136,7 @@ def sem_risks(weights: Tensor, varies: str) -> Tensor:
 
 
 def scalar_sem(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The weights (a, b) that ERM and V-REx choose if one noise varies; deterministic."""
+    """The weights (a, b) that ERM and V-REx choose if one of the noises varies; deterministic."""
     values: Values = {}
     for varies in ("2", "Y"):
         start = np.zeros(2)  # V-REx continues from the solution at the last penalty weight
@@ -158,7 +158,7 @@ def scalar_sem(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def risk_fields(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The gradients of the methods' objectives at pairs of risks."""
+    """The gradients of the methods' objectives at pairs of risks; deterministic."""
     pairs = torch.tensor([[0.75, 0.25], [0.5 + NEAR, 0.5], [0.5, 0.5 + NEAR]])
     values: Values = {}
     for name, hparams in FIELD_METHODS.items():
