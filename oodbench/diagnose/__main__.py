@@ -30,17 +30,17 @@ def dataset(
         list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The directory that keeps the runs; by default none.")
+        Path | None, typer.Option(help="A directory in which to keep the runs; by default none.")
     ] = None,
     results: Annotated[
         list[str] | None,
         typer.Option(
-            help="Train nothing: judge the dataset of that label in results, or on a board."
+            help="Judge the dataset with this label in results or on a board, without training."
         ),
     ] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Train ERM and references: how far is it from the ceiling, and may a board have the dataset?"""
+    """Train ERM and references: how far is ERM from the ceiling, and is the dataset fit for a board?"""
     from oodbench.diagnose.admission import figures_of_results
     from oodbench.diagnose.head_room import head_room, show, show_checks
     from oodbench.registry import load_plugins
@@ -62,7 +62,7 @@ def dataset(
 def memorization(
     results: Annotated[list[str], typer.Argument(metavar="DIR...", help="Finished sweeps.")],
     figures: Annotated[
-        Path | None, typer.Option(help="The folder that gets the figures; by default none.")
+        Path | None, typer.Option(help="A folder for the figures; by default none.")
     ] = None,
 ) -> None:
     """How do networks memorize: critical samples, easy examples and loss sensitivity of a sweep's runs."""

@@ -1,7 +1,7 @@
-"""Whether a dataset is fit for a board: it must measure more than the weakness of its ERM.
+"""Whether a dataset is fit for a board: it must measure more than the weakness of ERM.
 
-A dataset ranks by chance if an untuned forest beats every row, if most draws tie in validation, or if a
-support-vector machine exceeds the ceiling.
+A dataset ranks methods by chance if an untuned forest beats every row, if most draws tie in validation, or
+if a support-vector machine is above the ceiling.
 """
 
 import math
@@ -22,17 +22,17 @@ from oodbench.selection.judge import Chosen, judge
 
 ERM = "ERM"
 REFERENCES = ("Forest", "BoostedTrees", "SupportVectors", "Neighbours", "Logistic")
-"""The reference rows, which are fitted by scikit-learn."""
+"""The reference rows, fitted by scikit-learn."""
 POINTS, SHARE = 0.08, 0.15
 """The least head-room: 8 points of a proportion, or 15 % of ERM's loss."""
 BEHIND, BEHIND_SHARE = 0.01, 0.03
-"""The most that ERM is behind the best reference in distribution: a point, or 3 % of the loss."""
+"""The most by which ERM may be behind the best reference in distribution: a point, or 3 % of the loss."""
 LATE = 0.75
-"""The share of ERM's steps after which it must not gain more than its error."""
+"""The share of ERM's steps after which it may not gain more than its error."""
 TIES = 0.2
-"""The largest share of choices that are ties in validation."""
+"""The share of choices by ties in validation that is too large."""
 EQUAL = 0.1
-"""The largest share of rows whose values all equal ERM's."""
+"""The largest share of rows with the same values as ERM."""
 WIDE, WIDE_SHARE = 0.03, 0.08
 """The largest half-width of a gain's interval: 3 points, or 8 % of the head-room."""
 NORMAL = 1.96
@@ -43,44 +43,44 @@ Value = tuple[float, float]
 
 @dataclass(frozen=True)
 class Check:
-    """One condition of admission."""
+    """A condition of admission to a board."""
 
     what: str
     found: str
     wanted: str
     holds: bool | None
-    """None if it cannot be measured, or is undefined."""
+    """None if it is undefined or cannot be measured."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The numbers behind the conditions, in the unit of the metric."""
+    """The numbers behind the conditions, in the metric's unit."""
 
     metric: str
     higher_is_better: bool
     outside: Mapping[str, Value]
     """ERM and the references on the test environments."""
     ceilings: Mapping[str, Value]
-    """The same rows, trained on data like the test environments'."""
+    """The same rows, trained on data like those of the test environments."""
     inside: Mapping[str, Value] = field(default_factory=dict)
     """ERM and the references in distribution, selected by `train_val`; empty without `out` splits."""
     late_gain: Value | None = None
-    """The gain of ERM in distribution in the last quarter of its steps; above 0 is better."""
+    """ERM's gain in distribution in the last quarter of the steps; above 0 is better."""
     tied: float = 0.0
     """The share of trials, of ERM or of all rows, in which several draws have the best score."""
     rows: int = 0
     """The number of methods other than ERM."""
     equal: float = 0.0
-    """The share of these methods whose values all equal ERM's."""
+    """The share of the methods other than ERM that have the same values as ERM."""
     half_width: float = 0.0
-    """The median half-width of the 95 % intervals of their gains over ERM."""
+    """The median half-width of the 95 % intervals of the methods' gains over ERM."""
 
     def better(self, a: float, b: float) -> float:
         """By how much `a` is better than `b`."""
         return a - b if self.higher_is_better else b - a
 
     def best(self, values: Mapping[str, Value]) -> str:
-        """The name of the best value; undefined values are the worst."""
+        """The name of the best value; an undefined value is the worst."""
         merits = {name: self.better(value, 0.0) for name, (value, _) in values.items()}
         return max(merits, key=lambda name: (not math.isnan(merits[name]), merits[name]))
 
@@ -90,7 +90,7 @@ class Figures:
         return self.ceilings[self.best(self.ceilings)] if self.ceilings else None
 
     def over_erm(self, value: Value) -> float:
-        """By how much a value is better than ERM's, in the metric's unit."""
+        """By how much a value is better than ERM's."""
         return self.better(value[0], self.outside[ERM][0])
 
     @property
@@ -100,7 +100,7 @@ class Figures:
 
     @property
     def least_room(self) -> float:
-        """The least head-room that a dataset with this value of ERM needs."""
+        """The least head-room that the dataset needs, given ERM's value."""
         return POINTS if is_proportion(self.metric) else SHARE * abs(self.outside[ERM][0])
 
 
@@ -126,7 +126,7 @@ def figures(
 
 
 def figures_of_results(frames: Tables, dataset: str) -> Figures:
-    """The figures of a dataset, given by its label, from a sweep with ERM, other rows and marked ceilings.
+    """The figures of a dataset, by its label, from results with ERM, other rows and marked ceilings.
 
     Raises UserError for an unknown dataset, and if no run of ERM has ended.
     """
@@ -159,7 +159,7 @@ def figures_of_results(frames: Tables, dataset: str) -> Figures:
 
 
 def value_of(cell: Why, column: str = "value") -> Value:
-    """The mean and error over trials of a column of the runs behind a cell."""
+    """The mean and the error, over trials, of a column of the runs behind a cell."""
     return mean_and_error(cell.of_trials(column))
 
 

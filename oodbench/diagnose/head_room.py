@@ -27,7 +27,7 @@ from oodbench.terminal import Terminal, counted, duration
 
 CEILING, ALONE = "ceiling", "alone"
 LIKE_TEST = ("as_test", "grayscale", "oracle")
-"""Options of datasets that make training data like the test environment's, for a ceiling."""
+"""Options of datasets by which training data become like the test environment's, for a ceiling."""
 DRAWS, TRIALS, MOST_STEPS = 8, 3, 600
 LEVEL = 0.05
 
@@ -44,15 +44,15 @@ class HeadRoom:
     draws: int
     trials: int
     seconds: float
-    """Mean seconds of training and evaluation of a run of ERM."""
+    """The mean seconds of a run of ERM, training and evaluation."""
     constant: Value | None
     spearman: Value | None
-    """Spearman's correlation, with p-value, of each run's best score by `train_val` and its test value at
-    that step, over all draws and trials of ERM. None without such scores."""
+    """Spearman's correlation, with p-value, over all draws and trials of ERM: of a run's best score by
+    `train_val`, and the test value at the same step. None without such scores."""
     figures: Figures
-    """`figures.ceilings` has CEILING, ERM trained on data like the test environment's, if the dataset has
-    an option for that, and ALONE, ERM trained on the test environments' `in` splits and scored on their
-    `out` splits."""
+    """`figures.ceilings` has ALONE, ERM trained on the test environments' `in` splits and scored on the
+    `out` splits; and CEILING, ERM trained on data like the test environment's, if the dataset has an option
+    for such data."""
 
     @property
     def is_at_chance(self) -> bool:
@@ -61,7 +61,7 @@ class HeadRoom:
 
     @property
     def is_on_the_line(self) -> bool | None:
-        """Whether runs that are better in distribution are better on the test set; None if unknown."""
+        """Whether runs that are better in distribution are also better on the test set; None if unknown."""
         if self.spearman is None:
             return None
         return self.spearman[0] > 0 and self.spearman[1] < LEVEL
@@ -77,11 +77,12 @@ def head_room(
     trials: int = TRIALS,
     references: bool = True,
 ) -> HeadRoom:
-    """Train ERM, its ceiling, and ERM on the test environments alone, and compare their values.
+    """Train ERM, its ceiling, and ERM on the test environments alone, and compare the values.
 
-    The latter two have half of the draws. `references` are fitted in all three ways. `settings` are options
-    of the dataset; `steps` are by default the dataset's, at most MOST_STEPS. Runs that have ended in
-    `options.out` are not trained again. Raises UserError for missing data, and for runs that fail.
+    The ceilings have half as many draws. With `references`, the reference rows are fitted in all three
+    ways. `settings` are options of the dataset; `steps` are by default the dataset's, at most MOST_STEPS.
+    Runs that have ended in `options.out` are not trained again. Raises UserError for missing data and for
+    failed runs.
     """
     dataset = make(name, settings, options.data_dir)
     if not has_choice(dataset):
@@ -112,7 +113,7 @@ def head_room(
 
 
 def has_choice(dataset: Dataset) -> bool:
-    """Whether the dataset has examples by which a rule can choose runs."""
+    """Whether the dataset has examples by which a rule can select runs."""
     return bool(dataset.holdout or dataset.validation_environments)
 
 
@@ -152,7 +153,7 @@ def value_text(value: Value | None, metric: str) -> str:
 
 
 def verdicts(room: HeadRoom) -> list[str]:
-    """Sentences on ERM at chance, and on the correlation in and out of distribution."""
+    """Sentences on ERM at chance, and on the correlation of values in and out of distribution."""
     sentences = []
     if room.is_at_chance:
         sentences.append("ERM is no better than the constant answer.")
@@ -257,10 +258,8 @@ def _spearman(frames: Tables) -> Value | None:
 
 
 def _on_its_own(frames: Tables, higher_is_better: bool, label: str) -> Value | None:
-    """A row's mean `out` value over trials, at the draw and step that the other trials choose.
-
-    Choosing by the trial's own values would bias these upwards.
-    """
+    # the mean over trials of a row's `out` value at the draw and step that the other trials choose; a
+    # choice by the same trial would bias the values upwards
     try:
         scores = judge(frames, "train_val").candidates
     except UserError:

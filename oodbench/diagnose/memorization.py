@@ -28,7 +28,7 @@ from oodbench.terminal import Terminal
 TRAIN, TEST, CSR = "training accuracy", "test accuracy", "critical_sample_ratio"
 KEYS = ["dataset_label", "label", "trial"]
 UPDATES, EVERY, BATCH, LR = 120, 20, 50, 0.1
-"""SGD as unrolled for loss sensitivity, in a network with two hidden layers of 16 units."""
+"""SGD for loss sensitivity, through which it is differentiated; with two hidden layers of 16 units."""
 TRIALS = 10
 """The most trials of loss sensitivity."""
 HEADER = (
@@ -42,7 +42,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def over_training(frames: Tables) -> pd.DataFrame:
-    """TRAIN, TEST and CSR by KEYS and `step`; NaN if not recorded."""
+    """TRAIN, TEST and CSR by KEYS and `step`; NaN where not recorded."""
     about = frames.runs[["id", *KEYS, "training_environments", "test_environments"]]
     table = frames.records.astype({"id": object, "environment": object}).merge(about, on="id")
     places = zip(table["environment"], table["training_environments"], strict=True)
@@ -62,8 +62,8 @@ def fitted(curves: pd.DataFrame) -> "pd.Series[float]":
 
 
 def errors_of_examples(frames: Tables) -> dict[str, Numbers]:
-    """By dataset (and method, if several), whether each of R runs misclassifies each of N training
-    examples at its first evaluation, (R, N).
+    """By dataset (and method, if several), 1 where one of R runs misclassifies one of N training examples
+    at the run's first evaluation, else 0, (R, N).
 
     Raises UserError if predictions are not kept, or if trials have different data.
     """
@@ -82,8 +82,8 @@ def errors_of_examples(frames: Tables) -> dict[str, Numbers]:
 
 
 def spread(errors: Numbers) -> list[float]:
-    """The standard deviation of examples' error rates, relative to that of equally hard examples, whose
-    errors are binomial; one value for each of ten groups of the R runs (fewer below 20 runs).
+    """The standard deviation of examples' error rates, relative to that of binomial errors, as of equally
+    hard examples; one value for each of ten groups of the R runs (fewer below 20 runs).
     """
     groups = np.array_split(errors, np.clip(len(errors) // 2, 1, 10))
     equal = [np.sqrt(part.mean() * (1 - part.mean()) / len(part)) for part in groups]
@@ -91,8 +91,8 @@ def spread(errors: Numbers) -> list[float]:
 
 
 def gini_over_training(frames: Tables, trials: int = TRIALS) -> dict[str, Numbers]:
-    """By dataset, the Gini coefficient of the mean loss sensitivity up to each EVERY-th update, (trials,
-    T), on the first training environment.
+    """By dataset, the Gini coefficient (trials, T) of the mean loss sensitivity up to each EVERY-th update,
+    on the first training environment.
     """
     first = frames.runs.drop_duplicates("dataset_label")
     made = {r.dataset_label: make(r.dataset, r.options) for r in first.itertuples()}
@@ -147,7 +147,7 @@ def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
 
 @dataclass(frozen=True)
 class Panel:
-    """A line for each column of `lines`, and a dotted one of the same colour for those of `dotted`."""
+    """A line for each column of `lines`, and dotted lines for `dotted` in the same colours."""
 
     xlabel: str
     ylabel: str
@@ -155,7 +155,7 @@ class Panel:
     dotted: pd.DataFrame | None = None
     style: str = "-"
     sizes: bool = False
-    """Whether the index has sizes, which are the ticks of a logarithmic axis."""
+    """Whether the index has sizes, which become the ticks of a logarithmic axis."""
 
 
 def _drawn(panels: Sequence[Panel]) -> Figure:
@@ -183,7 +183,7 @@ def _drawn(panels: Sequence[Panel]) -> Figure:
 def _figures(
     curves: pd.DataFrame, ginis: Mapping[str, Numbers], errors: Mapping[str, Numbers]
 ) -> dict[str, list[Panel]]:
-    """The figures for which there are numbers, by name; comments give their numbers in the thesis."""
+    # comments give the figures' numbers in the thesis
     steps = {n: EVERY * np.arange(1, 1 + of.shape[1]) for n, of in ginis.items()}
     lines = pd.DataFrame({n: pd.Series(of.mean(0), steps[n]) for n, of in ginis.items()})
     found = {"gini": [Panel("update", "Gini coefficient of loss sensitivity", lines)]}  # 3.3
@@ -203,7 +203,7 @@ def _figures(
 
 
 def _over_steps(curves: pd.DataFrame) -> list[Panel]:
-    """Figures 3.7 and 3.9: accuracy (dotted on test data) and critical sample ratio over training."""
+    # figures 3.7 and 3.9: accuracy (dotted on test data) and critical sample ratio over training
     order = curves["dataset_label"].unique()
     train, test, ratio = (
         curves.pivot_table(name, "step", "dataset_label", dropna=False)[order]
@@ -215,9 +215,8 @@ def _over_steps(curves: pd.DataFrame) -> list[Panel]:
 
 
 def _over_sizes(curves: pd.DataFrame) -> list[Panel]:
-    """Figures 3.5 and 3.6: the best test accuracy, and the steps until all training examples are right in
-    every trial, by the number in the row's label, such as `64 units`.
-    """
+    # figures 3.5 and 3.6: the best test accuracy, and the steps until all training examples are right in
+    # every trial, by the number in the row's label, such as `64 units`
     runs = (
         curves.groupby(KEYS)[TEST]
         .max()
@@ -237,7 +236,7 @@ def _over_sizes(curves: pd.DataFrame) -> list[Panel]:
 
 
 def _over_strengths(curves: pd.DataFrame) -> list[Panel]:
-    """Figure 3.10: the best test accuracy on `real` by the last training accuracy on `randY`."""
+    # figure 3.10: the best test accuracy on `real` by the last training accuracy on `randY`
     last = curves[(curves["step"] == curves["step"].max()) & (curves["dataset_label"] == "randY")]
     best = curves[curves["dataset_label"] == "real"].groupby(["label", "trial"])[TEST].max()
     both = pd.DataFrame({"x": last.groupby("label")[TRAIN].mean()})
@@ -247,12 +246,11 @@ def _over_strengths(curves: pd.DataFrame) -> list[Panel]:
 
 
 def _equally_hard(wrong: Numbers) -> Numbers:
-    """The sorted error rates of equally hard examples."""
     runs, examples = wrong.shape
     quantiles = (np.arange(examples) + 0.5) / examples
     return np.asarray(stats.binom.ppf(quantiles, runs, wrong.mean()) / runs, dtype=float)
 
 
 def _family(label: str) -> str:
-    """A row's label without its numbers."""
+    # the label without numbers
     return " ".join(word for word in label.split() if not word[0].isdigit())
