@@ -553,7 +553,6 @@ class Algorithm(nn.Module):
             return (out.losses.flatten() if of_examples else out.risks), out
 
         return Units(
-            count=len(x),
             forward=forward,
             x=x,
             y=y,

@@ -46,8 +46,6 @@ BATCH_NORM = {"environment": "environment", "example": "rows"}
 class Units:
     """A batch of U units with n examples each."""
 
-    count: int
-    """U."""
     forward: Callable[[], tuple[Tensor, Any]]
     """Runs one forward pass over the batch; returns the units' risks, (U,), and any other outputs."""
     x: Tensor
@@ -111,7 +109,7 @@ def combined_backward(
 
     def visit(parameter: Tensor, gradients: Gradients) -> None:
         if reduction.combine_signs is not None:
-            combined[parameter] = reduction.combine_signs(*gradients.signs(), units.count)
+            combined[parameter] = reduction.combine_signs(*gradients.signs(), len(units.x))
         else:
             combined[parameter] = reduction.combine(gradients.stacked())
 
@@ -130,8 +128,7 @@ def _accumulated(
     stacks: dict[Tensor, list[Tensor]] = {}
     loss, outputs = torch.zeros((), device=micro_batches[0].x.device), []
     for units in micro_batches:
-        stacked: dict[Tensor, Tensor] = {}
-        mean_risk, output = visit_gradients(network, units, _keep_in(stacked))
+        stacked, mean_risk, output = _stacked(network, units)
         share = units.x.shape[:2].numel() / size
         for parameter, stack in stacked.items():
             stacks.setdefault(parameter, []).append(stack * share if by_environment else stack)
@@ -143,17 +140,18 @@ def _accumulated(
     return loss, outputs
 
 
-def _keep_in(stacked: dict[Tensor, Tensor]) -> Visit:
+def _stacked(network: nn.Module, units: Units) -> tuple[dict[Tensor, Tensor], Tensor, Any]:
+    stacked: dict[Tensor, Tensor] = {}
+
     def visit(parameter: Tensor, gradients: Gradients) -> None:
         stacked[parameter] = gradients.stacked()
 
-    return visit
+    return stacked, *visit_gradients(network, units, visit)
 
 
 def stacked_gradients(network: nn.Module, units: Units) -> dict[str, Tensor]:
     """The gradients of the units' risks by parameter name, (U, *shape) each: U times the model's size."""
-    stacked: dict[Tensor, Tensor] = {}
-    visit_gradients(network, units, _keep_in(stacked))
+    stacked, *_ = _stacked(network, units)
     names: dict[Tensor, str] = {p: name for name, p in network.named_parameters()}
     return {names[parameter]: gradients for parameter, gradients in stacked.items()}
 
@@ -172,7 +170,7 @@ def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Ten
         risks, outputs = units.forward()
         _coupled(network, risks, visit)
     else:
-        with taps(network, units.count, units.batch_norm, visit) as complete:
+        with taps(network, len(units.x), units.batch_norm, visit) as complete:
             risks, outputs = units.forward()
             risks.sum().backward()  # type: ignore[no-untyped-call]
             complete()

@@ -81,7 +81,6 @@ class Batches:
         self._repeat = repeat
         self._seed = seed
         self._transform = transform
-        self._draws_environments = environments_at is not None
         self._environments_at = environments_at or (lambda step: range(len(self.sizes)))
         self._indexed, self._device = indexed, environments[0].y.device
         self._absences = [array("q") for _ in self.sizes]
@@ -177,8 +176,6 @@ class Batches:
         return order[start % used :][:count]
 
     def _visits(self, environment: int, step: int) -> int:
-        if not self._draws_environments:
-            return step
         for earlier in range(self._counted, step):
             there = self._environments_at(earlier)
             if len(there) < len(self.sizes):

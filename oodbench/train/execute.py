@@ -26,7 +26,7 @@ from oodbench.train.loop import Program, Training, begin, train
 from oodbench.train.process import clean_process
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
-from oodbench.train.vectorized import VectorizedProgram, capacity, explained, program_key, why_alone
+from oodbench.train.vectorized import VectorizedProgram, capacity, explained, program_key
 
 Ended = Callable[[str, State, str], None]
 """Called with a run's id, its state and, for a failure, a sentence."""
@@ -80,7 +80,7 @@ def execute_bundle(
     waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in ordered)
     interrupts = interrupts or Interrupts()
     most, alone = settings.vectorize or MAX_VECTORIZED, set[str]()
-    keys = dict[str, tuple[object, ...]]()
+    keys = dict[str, object]()
     results = Directory(waiting[0][1].results)
     with Heartbeats(results) as heartbeats:
         while waiting and not interrupts.stop:
@@ -135,7 +135,7 @@ class _Bundle:
         self,
         waiting: deque[tuple[RunSpec, RunDirectory]],
         limit: int,
-        keys: dict[str, tuple[object, ...]],
+        keys: dict[str, object],
         vectorize: bool,
     ) -> None:
         """Take up to `limit` runs of `waiting` that can be trained together, at least one if any is free.
@@ -143,22 +143,20 @@ class _Bundle:
         `keys` has the `program_key` of every run that was loaded before, by id. Without `vectorize` a
         single run is taken, and trained without a program.
         """
-        first: Run | None = None
-        key: tuple[object, ...] = ()
+        key: object = None
         others: list[tuple[RunSpec, RunDirectory]] = []
         while waiting and len(self.held) < limit and self._fits(waiting[0][0]):
             spec, directory = waiting.popleft()
-            if first is not None and keys.get(spec.id, key) != key:
+            if self.held and keys.get(spec.id, key) != key:
                 others.append((spec, directory))
                 continue
             run = self._begin(spec, directory)
             if run is None:
                 continue
-            if first is None:
-                first = run
-                self.vectorized = vectorize and why_alone(run) is None
+            if len(self.held) == 1:
+                key = program_key(run) if vectorize else None
+                self.vectorized = key is not None
                 limit = min(limit, capacity(run)) if self.vectorized else 1
-                key = program_key(run) if self.vectorized else ()
             elif keys.setdefault(spec.id, program_key(run)) != key:
                 self._release(directory)
                 others.append((spec, directory))

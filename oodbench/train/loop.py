@@ -5,11 +5,11 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from zipfile import ZipFile
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from oodbench.files import whole_file
 from oodbench.results.run_directory import RunDirectory
@@ -215,18 +215,10 @@ class UnfitError(Exception):
 def save_checkpoint(run: Run, directory: RunDirectory) -> None:
     """Write a run's checkpoint, with the run's id and the number and hash of its records."""
     records = directory.sync_records()
-    state = {"id": run.spec.id, "records": records, "run": _copied(run.state())}
+    copied = tree_map_only(Tensor, torch.clone, run.state())  # a view would save its whole matrix
+    state = {"id": run.spec.id, "records": records, "run": copied}
     with whole_file(directory.checkpoint) as file:
         torch.save(state, file)
-
-
-def _copied(state: Any) -> Any:
-    # saving a view would save its whole matrix
-    if isinstance(state, Mapping):
-        return {key: _copied(value) for key, value in state.items()}
-    if isinstance(state, list):
-        return [_copied(value) for value in state]
-    return state.clone() if isinstance(state, Tensor) else state
 
 
 def resume(run: Run, directory: RunDirectory) -> None:

@@ -147,7 +147,7 @@ def load_model(
     algorithms.get(info.spec.algorithm, hint=hint)
     datasets.get(info.spec.dataset, hint=hint)
     networks.get(info.spec.network, hint=hint)
-    known = _data_dir(run) if data_dir is None else Path(data_dir)
+    known = _data_dir(Directory(results)) if data_dir is None else Path(data_dir)
     settings = TrainSettings(data_dir=known, device=device)
     with clean_process(torch.get_num_threads()), kept_generators():
         return _built(info, file, settings, located(info.spec, results, known))
@@ -247,8 +247,7 @@ def _none_kept(run: RunDirectory, rule: str | None, step: int | None = None) -> 
     )
 
 
-def _data_dir(run: RunDirectory) -> Path | None:
-    results = Directory(run.path.absolute().parent.parent)
+def _data_dir(results: Directory) -> Path | None:
     if not (results.path / "sweep.json").exists():
         return None
     stored = results.plan()["settings"].get("data_dir")

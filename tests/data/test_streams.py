@@ -221,7 +221,7 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
     write(tmp_path)
     checkpoint_every(7, monkeypatch)
     run = spec(tmp_path, algorithm, stored=False)
-    monkeypatch.setattr("oodbench.train.execute.why_alone", lambda run: "as the others")
+    monkeypatch.setattr("oodbench.train.execute.program_key", lambda run: None)
     memory = ended(run, tmp_path / "memory", data_dir=tmp_path)
     assert all(line["waiting_seconds"] == 0 for line in lines(memory))
 

@@ -209,7 +209,7 @@ def losses_of(algorithm: Any, network: Any, x: Tensor, y: Tensor) -> Tensor:
 
 def by_loop(algorithm: Any, batch: Batch, meaning: str) -> dict[str, Tensor]:
     """Stacked gradients from one backward pass for each unit."""
-    size = batch.y[0].numel() * len(batch.y) // algorithm.units(batch, 0).count
+    size = batch.y[0].numel() * len(batch.y) // len(algorithm.units(batch, 0).x)
     x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
     network = copy.deepcopy(algorithm.network)
     if meaning == "rows":

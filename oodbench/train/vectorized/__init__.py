@@ -167,22 +167,19 @@ def _linear_only(network: nn.Module) -> bool:
     return all(type(m) is nn.Linear for m in owners)
 
 
-def program_key(run: Run) -> tuple[object, ...]:
+def program_key(run: Run) -> tuple[object, ...] | None:
     """The properties that the runs of a program share in addition to `RunSpec.bundle_key`.
 
     These are the shapes of parameters and buffers, the size of batches, the optimizer's options, and the
     method's attributes that are numbers, texts or tensors, as a program reads these from its first run.
+    None if the run is not vectorized.
     """
+    if why_alone(run) is not None:
+        return None
     shapes = tuple((n, p.shape, p.requires_grad) for n, p in run.algorithm.named_parameters())
     shapes += tuple((n, b.shape, False) for n, b in run.algorithm.named_buffers())
     optimizer = shared_options(run.algorithm.optimizers["main"]) or {}
-    h = run.algorithm.hparams
-    batch = (
-        len(run.names),
-        run.batches_at(run.step).batch_size,
-        h.accumulation > 1,
-        h.head_only > 0,
-    )
+    batch = len(run.names), run.batches_at(run.step).batch_size
     kept = vars(run.algorithm).items()
     plain = tuple(
         (n, repr(v.tolist() if isinstance(v, Tensor | np.ndarray) else v))
