@@ -57,6 +57,8 @@ def with_adaptation(
     outputs: Outputs, data: Data, evaluations: Sequence[Evaluation]
 ) -> list[Evaluation]:
     """The evaluations of adapted `outputs`, then the given ones, renamed if on a split that adapted."""
+    if not outputs:
+        return [*evaluations]
     environments, splits = {}, {}
     for name, of_splits in outputs.items():
         y = data.environments[name].y
@@ -79,8 +81,9 @@ def with_adaptation(
 
 
 def adapted_outputs(spec: RunSpec, algorithm: Algorithm, data: Data, scored: Scored) -> Outputs:
-    """The logits of every adapted split, in the split's order; random generators are restored."""
-    assert spec.adapt is not None
+    """The logits of every adapted split, in the split's order; none if the run does not adapt."""
+    if spec.adapt is None:
+        return {}
     hparams = {key: value for key, value in spec.adapt.items() if key != "name"}
     name, transform = spec.adapt["name"], data.dataset.transform
     outputs: Outputs = {}

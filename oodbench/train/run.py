@@ -23,7 +23,7 @@ from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.steps import Drawing
-from oodbench.train.adapted import Outputs, adapted_outputs, drawn_batches, with_adaptation
+from oodbench.train.adapted import adapted_outputs, drawn_batches, with_adaptation
 from oodbench.train.averages import make_average
 from oodbench.train.batches import Batches
 from oodbench.train.evaluate import (
@@ -228,14 +228,10 @@ class Run:
 
     def completed(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
         """The evaluations, with the share memorized, scores after adaptation, and the dataset's metrics."""
-        whole = with_memorized(evaluations)
-        if self.spec.adapt is not None:
-            whole = with_adaptation(self._adapted(), self.data, whole)
-        return whole + self.own_metrics()
-
-    def _adapted(self) -> Outputs:
         with self.evaluated_weights():
-            return adapted_outputs(self.spec, self.algorithm, self.data, self.scored)
+            outputs = adapted_outputs(self.spec, self.algorithm, self.data, self.scored)
+            whole = with_adaptation(outputs, self.data, with_memorized(evaluations))
+            return whole + self.own_metrics()
 
     @torch.no_grad()
     def validate(self) -> None:
@@ -285,13 +281,12 @@ class Run:
 
     @torch.no_grad()
     def own_metrics(self) -> list[Evaluation]:
-        """The dataset's metrics of the predictor itself."""
+        """The dataset's metrics of the predictor itself, with the present weights."""
 
         def predict(x: Tensor) -> Tensor:
             return self.in_units(self.algorithm.predict(x.to(self.settings.device))).cpu()
 
-        with self.evaluated_weights():
-            found = self.data.dataset.predictor_metrics(predict, self.spec.trial)
+        found = self.data.dataset.predictor_metrics(predict, self.spec.trial)
         return [Evaluation(None, None, name, value, 1) for name, value in found.items()]
 
     @torch.no_grad()
@@ -300,7 +295,8 @@ class Run:
         self.algorithm.eval()
         with self.evaluated_weights():
             kept = logits(self.predict, self.scored)
-        for name, of_splits in self._adapted().items() if self.spec.adapt else ():
+            outputs = adapted_outputs(self.spec, self.algorithm, self.data, self.scored)
+        for name, of_splits in outputs.items():
             for half, values in of_splits.items():
                 kept[name][self.data.splits[name][half].cpu()] = values.cpu()
         write_predictions(directory, self.step, {name: k.numpy() for name, k in kept.items()})

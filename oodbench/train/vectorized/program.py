@@ -83,15 +83,10 @@ class VectorizedProgram(Program):
             for (name, shape), part in zip(shapes.items(), parts, strict=True)
         }
         """Views of the matrix, (K, *shape)."""
-        fixed = {
-            name: torch.stack([of_run[name].detach() for of_run in parameters])
-            for name in parameters[0]
-            if name not in shapes
-        }
-        self._buffers = {
-            name: torch.stack([algorithm.get_buffer(name) for algorithm in self._algorithms])
-            for name in self._template._buffers
-        }
+        fixed = _stacked(
+            [{n: p.detach() for n, p in ps.items() if n not in shapes} for ps in parameters]
+        )
+        self._buffers = _stacked([dict(a.named_buffers(recurse=False)) for a in self._algorithms])
         for k, algorithm in enumerate(self._algorithms):
             for name, rows in self._trained.items():
                 parameters[k][name].data = rows.detach()[k]
