@@ -107,7 +107,7 @@ def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:
 def evaluate_vectorized(
     predict: Callable[[Tensor, slice], Tensor], scored: Sequence[Scored]
 ) -> list[list[Evaluation]]:
-    """The evaluations of K predictors, each on examples of its own, as `evaluate` would return them.
+    """The evaluations of K predictors, each on other examples, as `evaluate` would return them.
 
     All examples are in memory, with equal `Scored.shapes`. `predict` maps the inputs (R, N, ...) of R
     consecutive predictors, and their slice, to logits (R, N, C).

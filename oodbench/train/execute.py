@@ -71,7 +71,7 @@ def execute_bundle(
 
     Returns the ids of the runs that were not started because they must be trained one at a time. If a
     program fails, as for lack of memory, its halves continue from the runs' last checkpoints. A vectorized
-    run that fails in a program of its own has failed: without a program it would have other bits. Runs are
+    run that fails alone in a program has failed: without a program it would have other bits. Runs are
     trained without a program only if their method cannot be vectorized.
     """
     # runs with the same data side by side

@@ -77,7 +77,7 @@ def test_its_runs_together_are_those_alone(name: str, monkeypatch: pytest.Monkey
 
 def test_a_whole_step_of_ones_own_is_trained_alone() -> None:
     run = Run(specs("TwoSteps")[0], SETTINGS)
-    assert why_not(run) == "it has an update of its own"
+    assert why_not(run) == "it overrides `update`"
 
 
 def test_views_are_views_of_the_first_input() -> None:

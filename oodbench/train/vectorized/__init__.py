@@ -41,8 +41,8 @@ MODULE = {*vars(nn.Module()), "optimizers"}
 HOOKS = ("prepare", "next_buffers", "objective", "combine", "predict")
 """A method's functions that are called once for all runs."""
 LEAF = (
-    "takes a gradient by `torch.autograd` with respect to a tensor of its own, which many runs at once "
-    "cannot: of a scale of the logits it is `out.task.scale_gradients(out.logits, out.targets)`"
+    "takes a gradient by `torch.autograd` with respect to a new tensor, which many runs at once cannot; "
+    "with respect to a scale of the logits it is `out.task.scale_gradients(out.logits, out.targets)`"
 )
 IN_PLACE = "changes a tensor in place: return a buffer's next value from `next_buffers`"
 ADVICE = {
@@ -131,30 +131,30 @@ def why_not(run: Run) -> str | None:
     modules = list(algorithm.modules())
     draws_environments = 0 < algorithm.hparams.environments_per_step < len(run.names)
     if cls.overrides("update"):
-        return "it has an update of its own"
+        return "it overrides `update`"
     main = algorithm.optimizers.get("main")
     if main is None or len(algorithm.optimizers) > 1 or shared_options(main) is None:
-        return "it has an optimizer of its own"
+        return "its optimizer has no vectorized form"
     if draws_environments and cls.overrides("objective"):
-        return "its objective is of environments that every run draws for itself"
+        return "its objective is on environments that are drawn for each run"
     if algorithm.problem.autocast is not None:
         return f"its network runs in {run.spec.precision}"
     if algorithm.hparams.accumulation > 1:
-        return "its batches go through the network in micro-batches"
+        return "its batches pass through the network in micro-batches"
     if cls.overrides("drawing_at", "trains_head_only"):
-        return "it has a stage of other batches or of its head alone"
+        return "it has a stage with other batches, or that trains the head alone"
     if algorithm.hparams.head_only:
-        return "its head alone is trained at first"
+        return "at first it trains the head alone"
     if run.batches_at(run.step).stored:
         return "its data are read from disk while it trains"
     if type(algorithm.network).losses is not Network.losses:
-        return "its network works out its own losses"
+        return "its network computes the losses itself"
     if any(isinstance(m, Perturbation) or (isinstance(m, nn.Dropout) and m.p) for m in modules):
-        return "dropout or noise draws random numbers for every run"
+        return "its network draws random numbers for dropout or noise"
     if any("." in name for name, _ in algorithm.named_buffers()):
-        return "its network keeps more than parameters, such as statistics of batch normalisation"
+        return "its network has buffers, such as statistics of batch normalisation"
     if whole_metrics(run.data.dataset) is not None:
-        return "its data come with metrics of their own"
+        return "its dataset computes metrics of whole splits"
     if reduction is not None and reduction.unit == "example":
         return "it combines the gradients of single examples"
     if reduction is not None and not _linear_only(algorithm.network):

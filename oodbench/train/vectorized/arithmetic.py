@@ -154,7 +154,7 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._runs = runs
         self.multiple = 1
-        """The number of runs of which a program must have a multiple."""
+        """The runs of a program must be a multiple of this number."""
 
     def __torch_dispatch__(
         self,

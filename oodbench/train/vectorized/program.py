@@ -338,8 +338,8 @@ def _stacked(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
-    # as tensors (K,): the hyperparameters that differ, and those that can be drawn, even if all runs agree,
-    # as a run's bits must not depend on the other runs
+    # the hyperparameters, as tensors (K,), that differ or can be drawn; even if all runs agree, as a run's
+    # bits must not depend on the other runs
     varying = {}
     for f in fields(hparams[0]):
         values = [getattr(h, f.name) for h in hparams]

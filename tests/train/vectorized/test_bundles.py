@@ -30,7 +30,7 @@ def bundle(**changes: Any) -> list[RunSpec]:
     ("changes", "reason"),
     [
         ({}, None),
-        ({"algorithms": ["LeastSquares"]}, "an update of its own"),
+        ({"algorithms": ["LeastSquares"]}, "it overrides `update`"),
         (
             {"network": {"name": "MLP", "hparams": {"width": 1024}}, "datasets": ["Spirals"]},
             "its steps are long enough",

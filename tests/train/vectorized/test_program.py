@@ -195,9 +195,9 @@ def test_a_single_run_begins_its_second_stage_as_alone(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("algorithm", "dataset", "network", "reason"),
     [
-        ("LeastSquares", SEM, {}, "it has an update of its own"),
+        ("LeastSquares", SEM, {}, "it overrides `update`"),
         ("ExampleANDMask", SPIRALS, {}, "combines the gradients of single examples"),
-        ("DANN", SPIRALS, {}, "environments that every run draws for itself"),
+        ("DANN", SPIRALS, {}, "environments that are drawn for each run"),
         ("ERM", DIGITS, {"name": "MLP", "hparams": {"dropout": 0.5}}, "or noise draws random"),
         ("ERM", DIGITS, {"name": "MLP", "hparams": {"hidden_noise": 0.1}}, "or noise draws random"),
         ("ERM", DIGITS, {"name": "ConvNet", "hparams": {"depth": 1}}, "batch normalisation"),
