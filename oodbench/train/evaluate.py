@@ -123,20 +123,17 @@ def evaluate_vectorized(
                 for i in range(0, len(data), size)
             ]
             found = values_of_examples(task, torch.cat(logits), torch.stack(y))
-            _put(collected[name], rows, found, len(first.y))
+            _put(collected[name], [*rows], found, len(first.y))
     return _evaluations(collected, scored)
 
 
 def _put(
-    whole: dict[str, Tensor],
-    rows: Sequence[slice | Tensor],
-    found: Mapping[str, Tensor],
-    count: int,
+    whole: dict[str, Tensor], rows: Sequence[Any], found: Mapping[str, Tensor], count: int
 ) -> None:
-    # K predictors' values (K, n, ...) of a chunk go to rows of (K, count, ...)
+    # K predictors' values (K, n, ...) of a chunk go to their rows, K slices or indices, of (K, count, ...)
     at: Any = slice(None), rows[0]
     if not isinstance(rows[0], slice):
-        at = torch.arange(len(rows), device=rows[0].device)[:, None], torch.stack([*rows])
+        at = torch.arange(len(rows), device=rows[0].device)[:, None], torch.stack(rows)
     for key, values in found.items():
         if key not in whole:
             # at once: small results between the chunks' large tensors would fragment the heap
