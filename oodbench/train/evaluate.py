@@ -128,7 +128,7 @@ def evaluate_vectorized(
 
 
 def _put(
-    whole: dict[str, Tensor], rows: Sequence[Any], found: Mapping[str, Tensor], count: int
+    whole: dict[str, Tensor], rows: list[Any], found: Mapping[str, Tensor], count: int
 ) -> None:
     # K predictors' values (K, n, ...) of a chunk go to their rows, K slices or indices, of (K, count, ...)
     at: Any = slice(None), rows[0]
