@@ -150,7 +150,7 @@ class Run:
         """The examples of the method's own validation loss."""
         drawn = partial(batches, spec, self.data, self.names, self.algorithm, settings)
         self._batches: Callable[[Drawing], Batches] = cache(drawn)
-        self.batches_at(0)
+        self.batches_at(0)  # raises UserError for an environment without examples
         self.step = 0
         self.seconds = self.waited = 0.0
         self.sums: dict[str, float] = {}
