@@ -80,7 +80,7 @@ def random_gradients(trials: int, frames: Mapping[str, Tables]) -> Values:
     values: Values = {}
     for tau, counts in taus.items():
         for d in counts:
-            unmasked, masked = sampled_sizes(d, tau, 3000, 1.0, trials, 0)
+            unmasked, masked = sampled_sizes(d, tau, 3000, 1.0, trials)
             values |= {f"unmasked, d = {d}": unmasked, f"AND-mask, tau {tau:g}, d = {d}": masked}
     return values
 
@@ -101,13 +101,13 @@ def ilc_linear(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def sampled_sizes(
-    environments: int, tau: float, components: int, sigma: float, trials: int, seed: int
+    environments: int, tau: float, components: int, sigma: float, trials: int
 ) -> tuple[list[float], list[float]]:
     """The squared norms, by trial, of the mean of random gradients, unmasked and masked by AND-mask."""
     cls: Any = algorithms.get("ANDMask")
     problem = Problem((1,), Task("binary"), tuple(map(str, range(environments))), 1)
     algorithm = cls(build("Linear", {}, (1,), 1, 0), problem, cls.Hparams(tau=tau, rescale=False))
-    generator = torch.Generator().manual_seed(derive("noise", seed, environments))
+    generator = torch.Generator().manual_seed(derive("noise", 0, environments))
     unmasked, masked = [], []
     for _ in range(trials):
         gradients = sigma * torch.randn(environments, components, generator=generator)

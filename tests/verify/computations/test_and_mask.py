@@ -42,14 +42,14 @@ def expected_sizes(environments: int, tau: float, n: int, sigma: float) -> tuple
 
 def test_the_figure_has_a_draw_for_each_trial() -> None:
     found = random_gradients(4, {})
-    assert found["AND-mask, tau 1, d = 4"] == sampled_sizes(4, 1.0, 3000, 1.0, 4, 0)[1]
-    assert found["unmasked, d = 200"] == sampled_sizes(200, 0.6, 3000, 1.0, 4, 0)[0]
+    assert found["AND-mask, tau 1, d = 4"] == sampled_sizes(4, 1.0, 3000, 1.0, 4)[1]
+    assert found["unmasked, d = 200"] == sampled_sizes(200, 0.6, 3000, 1.0, 4)[0]
 
 
 @pytest.mark.parametrize(("environments", "tau"), [(2, 0.6), (5, 0.6), (9, 1 / 3), (10, 0.6)])
 def test_the_mask_on_random_gradients_meets_the_exact_size(environments: int, tau: float) -> None:
     exact = expected_sizes(environments, tau, 2000, 0.5)
-    found = sampled_sizes(environments, tau, 2000, 0.5, 40, 0)
+    found = sampled_sizes(environments, tau, 2000, 0.5, 40)
     for sizes, wanted in zip(found, exact, strict=True):
         error = np.std(sizes, ddof=1) / math.sqrt(len(sizes))
         assert abs(np.mean(sizes) - wanted) < 4 * error
@@ -57,7 +57,7 @@ def test_the_mask_on_random_gradients_meets_the_exact_size(environments: int, ta
 
 
 def test_more_than_a_hundred_environments_mask_everything() -> None:
-    unmasked, masked = sampled_sizes(101, 0.6, 3000, 1.0, 3, 0)
+    unmasked, masked = sampled_sizes(101, 0.6, 3000, 1.0, 3)
     assert masked == [0, 0, 0]
     assert min(unmasked) > 0
 
