@@ -70,9 +70,9 @@ def execute_bundle(
     """Train the runs of one bundle (`RunSpec.bundle_key`) of a results directory, each as `execute` would.
 
     Returns the ids of the runs that were not started because they must be trained one at a time. If a
-    program fails, as for lack of memory, its halves continue from the runs' last checkpoints. A vectorized
-    run that fails alone in a program has failed: without a program it would have other bits. Runs are
-    trained without a program only if their method cannot be vectorized.
+    vectorized program fails, as for lack of memory, its halves continue from the runs' last checkpoints. A
+    run that fails alone in such a program has failed, as it would have other bits if trained in another way.
+    Only runs whose method turns out to be impossible to vectorize are trained one at a time instead.
     """
     # runs with the same data side by side
     ordered = sorted(runs, key=lambda run: (*run[0].data_key, run[0].draw))
@@ -141,7 +141,7 @@ class _Bundle:
         """Take up to `limit` runs of `waiting` that can be trained together, at least one if any is free.
 
         `keys` has the `program_key` of every run that was loaded before, by id. Without `vectorize` a
-        single run is taken, and trained without a program.
+        single run is taken, and is not vectorized.
         """
         key: object = None
         others: list[tuple[RunSpec, RunDirectory]] = []
