@@ -71,7 +71,7 @@ def execute_bundle(
 
     Returns the ids of the runs that were not started because they must be trained one at a time. If a
     vectorized program fails, as for lack of memory, its halves continue from the runs' last checkpoints. A
-    run that fails alone in such a program has failed, as it would have other bits if trained in another way.
+    run that fails alone in such a program has failed, as it would have other bits if not vectorized.
     Only runs whose method turns out to be impossible to vectorize are trained one at a time instead.
     """
     # runs with the same data side by side
