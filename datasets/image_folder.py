@@ -17,7 +17,7 @@ from oodbench.data.pictures.folders import Listing, OwnImages, files_of, image_m
 from oodbench.data.pictures.pixels import class_folders, image_files, left_out
 from oodbench.data.tables.readings import look_alikes
 from oodbench.datasets import Environment, in_order, register
-from oodbench.errors import UserError
+from oodbench.errors import UserError, some
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -33,6 +33,13 @@ VALIDATION = ("dev", "eval")
 """Other names of `val`."""
 SUBJECT = re.compile(r"[a-z]+[-_]?\d+(?=[-_])", re.IGNORECASE)
 """The beginning of a file name that may name a patient or a thing."""
+DOMAIN = re.compile(
+    r"(real([-_ ]?world)?|photo(graph)?s?|sketch(es)?|art([-_ ]?painting)?s?|clip[-_ ]?art|cartoons?"
+    r"|info(graph)?s?|quick[-_ ]?draw|paintings?|products?|webcam|dslr|amazon|caltech(101)?|labelme"
+    r"|sun(09)?|voc(2007)?|(domain|env(ironment)?|site|hospital|camera|location|source|cent(er|re))[-_ ]?\d+)",
+    re.IGNORECASE,
+)
+"""The names of folders that mean an environment."""
 STRAYS = ("raw", "new folder", "untitled folder", "tmp", "temp", "backup", "unsorted")
 """Lower-case names of folders that are rarely meant as a class or an environment."""
 Names = dict[Path, tuple[str, ...]]
@@ -253,11 +260,14 @@ class ImageFolder(OwnImages):
         classes = sum(each.values(), Counter[str]())
         sizes = {name: len(images) for name, images in listing.items()}
         inside = ", ".join(self._inside)
+        are_domains = [all(map(DOMAIN.fullmatch, n)) for n in (self.classes, self.environments)]
         notes = {
             left_out(root, files_of(listing)): True,
             f"without images, and so no class or environment: {empty}": empty,
             f"pictures in folders below a class's are of that class: {inside}": inside,
             f"environments are the folders of {root}, alone in {self.given}": root != self.given,
+            f"the classes {some(self.classes, 4)} are called like environments: folders are "
+            "ENVIRONMENT/CLASS/IMAGE, not CLASS/ENVIRONMENT/IMAGE": are_domains == [True, False],
             f"environments are called like splits ({', '.join(self.environments)}), and splits of one "
             "data set differ by chance alone": all(map(SPLIT.fullmatch, self.environments)),
         }

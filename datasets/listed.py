@@ -25,6 +25,7 @@ from oodbench.data.tables.readings import (
     bare,
     look_alikes,
     one_spelling,
+    several_labels,
     shown,
 )
 from oodbench.data.tables.typed import table_files, table_of_frame
@@ -203,7 +204,13 @@ class Listed(Dataset):
             words, note = np.array(names, dtype=object), note or alike
         distinct = set(words)
         marks = [text for text in in_order(distinct) if text.lower() in MARKS]
-        odd = [note, look_alikes(distinct), *(f"{m} is a name here, not a gap" for m in marks)]
+        labels = several_labels(in_order(distinct)) if role == "target" else ""
+        odd = [
+            note,
+            look_alikes(distinct),
+            labels,
+            *(f"{m} is a name here, not a gap" for m in marks),
+        ]
         why = "; ".join([f"the option `{role}`", *filter(None, odd)])
         values = shown(in_order(distinct))
         self._roles[column] = Reading(column, role, why, values, unusual=any(odd))

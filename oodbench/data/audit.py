@@ -145,8 +145,8 @@ def _several_classes(
 def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
     """The numbers, equal also for pictures that look alike; empty if there are none.
 
-    Such are a JPEG that was saved again, a picture that was mirrored or turned, and a copy in grey. They
-    differ far less than different pictures of an environment.
+    Such are a JPEG that was saved again, a picture that was mirrored or turned, a copy in grey, and a
+    negative.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -163,17 +163,23 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
         pixels = pixels @ LUMINANCE
     pixels -= pixels.mean((1, 2, 3), keepdims=True)
     pixels /= np.sqrt((pixels**2).sum((1, 2, 3), keepdims=True))
-    parts = [p.reshape(len(p), -1) for i in range(len(numbers)) if len(p := pixels[of == i]) > FEW]
-    cosines = [np.partition(p[:: 1 + len(p) // 200] @ p.T, -2)[:, -2] for p in parts]
-    apart = [np.sqrt(np.maximum(2 - 2 * each, 0)) for each in cosines]  # from the nearest other
-    radius = min([CLOSE, *(float(np.quantile(each, 0.05)) / 3 for each in apart)])
-    pairs = neighbours(pixels, radius) if parts else ()
+    skews = np.sign((pixels**3).sum((1, 2, 3), keepdims=True))  # a negative has the opposite one
+    pairs = np.concatenate([_close(pixels, of), _close(pixels * skews, of)])
     if not len(pairs):
         return {}
     links = coo_array((np.ones(len(pairs)), at[pairs].T), shape=2 * (len(whole),))
     ends = np.cumsum([len(each) for each in numbers.values()])[:-1]
     same = connected_components(links)[1][first][whole]
     return dict(zip(numbers, np.split(same, ends), strict=True))
+
+
+def _close(pixels: Array, of: Array) -> Array:
+    """The pairs (P, 2) of pictures that differ far less than those of an environment do."""
+    parts = [p.reshape(len(p), -1) for i in {*of.tolist()} if len(p := pixels[of == i]) > FEW]
+    cosines = [np.partition(p[:: 1 + len(p) // 200] @ p.T, -2)[:, -2] for p in parts]
+    apart = [np.sqrt(np.maximum(2 - 2 * each, 0)) for each in cosines]  # from the nearest other
+    radius = min([CLOSE, *(float(np.quantile(each, 0.05)) / 3 for each in apart)])
+    return neighbours(pixels, radius) if parts else np.empty((0, 2), int)
 
 
 def neighbours(pixels: Array, radius: float) -> Array:

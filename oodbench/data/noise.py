@@ -49,7 +49,8 @@ def checked(dataset: Dataset, keys: Mapping[str, Any]) -> dict[str, Any] | None:
         amount = parts["amount"]
         if isinstance(amount, dict):
             for name in {*map(str, amount)} - {*dataset.environments}:
-                raise unknown("environment", name, dataset.environments, where)
+                hint = " (it stands beside `amount`, which has the environments)" * (name in PARTS)
+                raise unknown("environment", name, dataset.environments, where, hint)
             amount = {str(name): _number(is_of_labels, v, where) for name, v in amount.items()}
         else:
             amount = _number(is_of_labels, amount, where)

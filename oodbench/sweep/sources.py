@@ -123,15 +123,23 @@ def looked_up(entry: Entry, data_dir: Path | None) -> tuple[Any, str, dict[str, 
 
     Raises UserError for mistakes, and MissingError for data or a package with the command that gets it.
     """
-    from oodbench.data.noise import KEYS, checked
+    from oodbench.data.noise import KEYS, PARTS, checked
     from oodbench.datasets import datasets, make
 
     name, label, options = entry.name, entry.label, entry.options
     # such as ColoredMNIST's label_noise
     known = {f.name for f in fields(datasets.get(name, hint=PLUGIN_HINT).Options)}
     keys = {key: options.pop(key) for key in KEYS if key in options and key not in known}
-    for key in options.keys() - known & DatasetSettings.model_fields.keys():
-        raise UserError(f"'{key}' of {name} belongs under `training`: `training: {{{key}: ...}}`")
+    for key in options.keys() - known:
+        if key in DatasetSettings.model_fields:
+            raise UserError(
+                f"'{key}' of {name} belongs under `training`: `training: {{{key}: ...}}`"
+            )
+        if key in PARTS:
+            shown = ", ".join(f"{part}: ..." for part in dict.fromkeys(["amount", key]))
+            raise UserError(
+                f"'{key}' of {name} belongs under `label_noise`: `label_noise: {{{shown}}}`"
+            )
     dataset = make(name, options, data_dir)
     dataset.check()
     noise = checked(dataset, keys)

@@ -266,6 +266,8 @@ def test_a_class_that_an_out_split_lacks(tmp_path: Path) -> None:
         (ImageOps.flip, {}),
         (lambda picture: picture.rotate(90), {}),
         (lambda picture: picture.convert("L"), {}),
+        (ImageOps.invert, {}),
+        (lambda picture: ImageOps.invert(picture.convert("L").rotate(90)), {}),
         (lambda picture: ImageOps.mirror(picture.convert("L")), {"format": "PNG"}),
     ],
 )

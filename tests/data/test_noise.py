@@ -161,6 +161,18 @@ def test_a_users_own_table_takes_label_noise(tmp_path: Path) -> None:
     assert set(data.mislabeled) <= {"a", "b", "c"} and len(data.mislabeled["a"])
 
 
-def test_a_training_setting_among_a_datasets_options_says_where_it_stands() -> None:
-    with pytest.raises(UserError, match=r"belongs under `training`: `training: \{steps: ...\}`"):
-        first(datasets=[{"name": TURNED, "steps": 5}])
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ({"steps": 5}, r"belongs under `training`: `training: \{steps: ...\}`"),
+        ({"pairs": {"3": "8"}}, r"'pairs' .* `label_noise: \{amount: ..., pairs: ...\}`"),
+        ({"validation": "clean"}, "'validation' .* belongs under `label_noise`"),
+        (
+            {"label_noise": {"15": 0.1, "pairs": {}}},
+            "'pairs' in 'label_noise' of .* it stands beside `amount`",
+        ),
+    ],
+)
+def test_a_key_in_the_wrong_place_says_where_it_stands(key: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        first(datasets=[{"name": TURNED, **key}])

@@ -43,6 +43,13 @@ PACKED: dict[bytes, Callable[[bytes], bytes]] = {
 DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError)
 """What these raise."""
 FORMS = "save the table as CSV, JSON, Parquet or Feather"
+OTHERWISE = "leave the column out by the option `features`, which names the columns of inputs"
+OF_TYPES = {
+    "binary": f"pictures are read by the dataset `HuggingFace`; otherwise {OTHERWISE}",
+    "list": "save their numbers as a column each (several labels an example need a dataset with the task "
+    f"`multilabel`), or {OTHERWISE}",
+}
+"""What to do with values that are neither numbers nor texts, by a part of the type's name."""
 USUAL = ("target", "environment")
 """The default columns of the options of these names."""
 
@@ -138,10 +145,8 @@ class Cells:
                 hint = f" (it stands in {self._read.place(rows[0])}: leave out what is above)"
             raise unknown("column", name, self.columns, self.place(-1), hint)
         if kind := self._read.types.get(name):
-            raise UserError(
-                f"{self.path}: '{name}' holds values of type {kind[:60]}, which are "
-                "neither numbers nor texts; name the columns of inputs in the option `features`"
-            )
+            hint = next((hint for word, hint in OF_TYPES.items() if word in kind), OTHERWISE)
+            raise UserError(f"{self.path}: '{name}' holds values of type {kind[:60]}: {hint}")
         return self._columns[name]
 
     def texts(self, name: str) -> Sequence[str]:

@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,6 +48,8 @@ DATE = (
 )
 QUOTES = "\"'`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
 """Signs around texts that people see as equal without them."""
+LABELS = re.compile(r"\s*[|;,&+]\s*|(?<=\d) (?=\d)")
+"""What separates several labels in a cell."""
 SAME = {"true": "1", "yes": "1", "false": "0", "no": "0"}
 """Words that mean what a number means."""
 NAMELESS = re.compile(r"(Unnamed: \d+(_level_\d+)?|__index_level_\d+__|\.\.\.\d+)(\.\d+)?")
@@ -294,6 +297,22 @@ def look_alikes(texts: Iterable[str]) -> str:
         same.setdefault("" if plain in MARKS else SAME.get(plain, plain), []).append(text)
     several = next((written for written in same.values() if len(written) > 1), ())
     return f"{' and '.join(map(repr, several))} count as different" if several else ""
+
+
+def several_labels(names: Collection[str]) -> str:
+    """A clause on the first class such as `cat|dog` whose parts all occur in other classes, or nothing."""
+    parts = {name: [part.strip() for part in LABELS.split(name.strip("[](){}"))] for name in names}
+    counts = Counter(part for each in parts.values() for part in {*each})
+    several = [name for name, each in parts.items() if len(each) > 1]
+    sure = [name for name in several if all(part and counts[part] > 1 for part in parts[name])]
+    if (
+        not sure
+        or 2 * len(sure) < len(several)
+        or all(re.fullmatch(r"\d+([.,]\d+)?", n) for n in names)
+    ):
+        return ""
+    hint = "several labels an example need a dataset with the task `multilabel`"
+    return f"{sure[0]!r} counts as a class: {hint}"
 
 
 def bare(text: str) -> str:

@@ -145,6 +145,21 @@ def _read(file: Path) -> pa.Table:
     return table
 
 
+def _flattened(table: pa.Table) -> pa.Table:
+    """The table with a column for each field of its structs, except for those of pictures."""
+    parts = [table.select([i]) for i in range(table.num_columns)]
+    nested = [
+        pa.types.is_struct(field.type) and not {f.name for f in field.type} <= {"bytes", "path"}
+        for field in table.schema
+    ]
+    if not any(nested):
+        return table
+    parts = [p.flatten() if nested[i] else p for i, p in enumerate(parts)]
+    columns = [column for part in parts for column in part.columns]
+    names = [name for part in parts for name in part.column_names]
+    return _flattened(pa.table(columns, names=names))
+
+
 def _without_codes(table: pa.Table) -> pa.Table:
     """The table with plain values for categories, which other files may have."""
     for i, column in enumerate(table.columns):
@@ -169,8 +184,8 @@ def read_arrow(path: Path) -> Read:
 
 
 def read_table(table: pa.Table) -> Read:
-    """The texts of an Arrow table, with empty cells for NaN and null."""
-    table = _without_codes(table)
+    """The texts of an Arrow table, with empty cells for NaN and null; fields are called COLUMN.FIELD."""
+    table = _without_codes(_flattened(table))
     columns, empty = [*map(_texts, table.columns)], pa.chunked_array([[""] * len(table)])
     others = [field for field, text in zip(table.schema, columns, strict=True) if text is None]
     return Read(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from oodbench.data.tables.cells import Cells
@@ -162,6 +163,21 @@ def test_keys_of_inner_objects_follow_the_outer_one(tmp_path: Path) -> None:
     assert cells.texts("a.y.z") == ["u", "v"]
 
 
+def test_fields_of_structs_are_columns_and_lists_are_named(tmp_path: Path) -> None:
+    records = [{"a": {"x": 1.5, "y": {"z": "u"}}, "b": {"bytes": b"1", "path": ""}, "c": [1]}, {}]
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "f.parquet")
+    cells = Cells(tmp_path / "f.parquet")
+    assert cells.columns == ("a.x", "a.y.z", "b", "c")
+    assert cells.cells("a.x").to_pylist() == ["1.5", ""]
+    assert cells.cells("a.y.z").to_pylist() == ["u", ""]
+    for name, hint in {
+        "b": "type struct.*dataset `HuggingFace`",
+        "c": "type list.*multilabel`",
+    }.items():
+        with pytest.raises(UserError, match=f"'{name}' holds values of {hint}"):
+            cells.cells(name)
+
+
 def test_json_names_files_by_environment_and_class(tmp_path: Path) -> None:
     tree = {"e": {"cat": ["1.png", "2.png"], "dog": []}, "f": {"dog": ["3.png"]}}
     cells = read(tmp_path / "f.json", json.dumps(tree))
@@ -237,7 +253,7 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.json", '{"u": [{"b": 1}], "v": [{"b": 1}]}', "holds the lists u, v: join them"),
         ("f.json", '{"s": {"e": {"c": ["f"]}}}', "not in a form that is read: a list of"),
         ("f.json", "[1, 2]", "record 1 is not a JSON object"),
-        ("f.json", '[{"b": [1]}]', "'b' holds values of type list, which are neither numbers"),
+        ("f.json", '[{"b": [1]}]', "'b' holds values of type list: save their numbers as a"),
         ("f.json", '[{"b": {"c": 1}}]', "unknown column 'b' .*did you mean b.c"),
         ("f.csv", "a,b,c\nx,y,z\nx,y\nu,v,w\nu,v,w\n", "line 3: 2 cells, but the header names 3"),
         ("f.csv", "a,b\nx,y,z\nx,v,w\nu,v,w\n", "line 2: 3 cells, .* name each column, and leave"),

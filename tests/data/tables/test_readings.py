@@ -201,6 +201,9 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
         ("c", ["1.5", "2.5", "-999"], "-999 is far from all others"),
         ("c", ["(1.5)", "2.5"], "(1.5) and the like are negative"),
         ("c", ["1152921504606846977", "7"], "more than 15 digits are rounded"),
+        ("target", ["cat", "dog", "cat|dog"], "'cat|dog' counts as a class: several labels"),
+        ("target", ["7 9", "9", "7", "7 8 9"], "'7 9' counts as a class: several labels"),
+        ("target", ["['u']", "['v']", "['u', 'v']"], "counts as a class: several labels"),
         ("target", ["no", "\u201cno\u201d", "yes"], "'no' and '\u201cno\u201d' count as different"),
     ],
 )
@@ -209,6 +212,21 @@ def test_what_could_mean_something_else_is_said(
 ) -> None:
     dataset = table(tmp_path, frame(**{column: cells}))
     assert any(f"'{column}' read as" in n and said in n for n in dataset.notes)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["A", "A+", "B", "B+"],
+        ["1,5", "2,5", "1,2"],
+        ["R&D", "Sales & Marketing"],
+        ["tench, Tinca tinca", "crane, bird", "crane, machine"],
+        ["10,000-20,000", "20,000-30,000"],
+        ["18-24", "New York, NY", "Albany, NY"],
+    ],
+)
+def test_a_class_with_a_sign_in_its_name_is_one_label(tmp_path: Path, cells: list[str]) -> None:
+    assert not any("several labels" in note for note in table(tmp_path, frame(target=cells)).notes)
 
 
 def test_cells_that_are_all_in_brackets_are_no_negative_numbers(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -153,6 +154,16 @@ def test_what_may_be_a_stray_is_said(tmp_path: Path) -> None:
     draw(tmp_path / "a", ("dust",), ("x",), count=1)
     with pytest.raises(UserError, match=r"b/dust, but there is \S+a/dust/x/0.* if 'dust' is not"):
         assert folder(tmp_path).listing
+
+
+@pytest.mark.parametrize("domains", [("photo", "art_painting", "sketch"), ("site1", "site 2")])
+def test_classes_that_are_called_like_environments(domains: Sequence[str], tmp_path: Path) -> None:
+    draw(tmp_path / "turned", ("cat", "dog"), domains, count=1)
+    assert "are called like environments: folders are ENV" in said(folder(tmp_path / "turned"))
+    draw(tmp_path / "right", domains, ("cat", "dog"), count=1)
+    draw(tmp_path / "fakes", ("web", "phone"), ("real", "fake"), count=1)
+    for name in ("right", "fakes"):
+        assert "called like" not in said(folder(tmp_path / name))
 
 
 def test_an_archives_own_level_is_found(tmp_path: Path) -> None:
