@@ -36,7 +36,8 @@ SUBJECT = re.compile(r"[a-z]+[-_]?\d+(?=[-_])", re.IGNORECASE)
 DOMAIN = re.compile(
     r"(real([-_ ]?world)?|photo(graph)?s?|sketch(es)?|art([-_ ]?painting)?s?|clip[-_ ]?art|cartoons?"
     r"|info(graph)?s?|quick[-_ ]?draw|paintings?|products?|webcam|dslr|amazon|caltech(101)?|labelme"
-    r"|sun(09)?|voc(2007)?|(domain|env(ironment)?|site|hospital|camera|location|source|cent(er|re))[-_ ]?\d+)",
+    r"|sun(09)?|voc(2007)?"
+    r"|(domain|env(ironment)?|site|hospital|camera|location|source|cent(er|re))[-_ ]?\d+)",
     re.IGNORECASE,
 )
 """The names of folders that mean an environment."""
