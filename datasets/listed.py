@@ -30,7 +30,7 @@ from oodbench.data.tables.readings import (
 )
 from oodbench.data.tables.typed import table_files, table_of_frame
 from oodbench.datasets import Dataset, Environment, in_order, labelled, md5
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError, some, unknown
 from oodbench.files import refuse_pointer
 from oodbench.hparams import hparam
 from oodbench.notes import SHOWN
@@ -111,6 +111,11 @@ class Listed(Dataset):
             name: torch.from_numpy(np.flatnonzero(names == name)) for name in in_order(set(names))
         }
         """The rows of each environment, in the order of the file."""
+        if 2 * len(self.places) > len(names):
+            what = (
+                f"the environment '{options.environment}' has {len(self.places)} different values"
+            )
+            raise UserError(f"{self.path}: {what} in {len(names)} rows; name a column of fewer")
         rows = {name: at.tolist() for name, at in self.places.items()}
         self.reader = Reader(self.rows, options.decimal, rows)
         self.environments = tuple(self.places)
@@ -205,6 +210,8 @@ class Listed(Dataset):
         distinct = set(words)
         marks = [text for text in in_order(distinct) if text.lower() in MARKS]
         labels = several_labels(in_order(distinct)) if role == "target" else ""
+        if role == "group" and len(distinct) == len(words):
+            note = "each row has another"
         odd = [
             note,
             look_alikes(distinct),
@@ -268,6 +275,13 @@ class Listed(Dataset):
                     f"{where} has {len(names)} different numbers, which would be classes; for a "
                     "regression give the option `kind: real`"
                 )
+            reading = self._roles[self.options.target]
+            if len(names) <= np.ptp(numbers) or numbers.min() not in (
+                0,
+                1,
+            ):  # not numbers of classes
+                why = f"{reading.why}; its {len(names)} numbers are classes: `kind: real` if they measure"
+                self._roles[reading.column] = replace(reading, why=why, unusual=True)
 
     def _split(self) -> Tensor | None:
         if "split" not in self.rows.columns:
@@ -277,8 +291,15 @@ class Listed(Dataset):
             if text not in SPLITS:
                 hint = " (rename the column if it means something else)"
                 raise unknown("split", text, SPLITS, self.rows.place(row), hint)
-        self._roles["split"] = Reading("split", "split", "it replaces the drawn split", "in, out")
-        return torch.tensor([text == "out" for text in texts])
+        out, why = torch.tensor([text == "out" for text in texts]), "it replaces the drawn split"
+        lacking = [repr(name) for name, at in self.places.items() if not out[at].any()]
+        if lacking:
+            why += (
+                f"; no row of {some(lacking, 4)} is `out`, and rules that select by `out` need some"
+            )
+        values = shown(sorted({*texts}))
+        self._roles["split"] = Reading("split", "split", why, values, unusual=bool(lacking))
+        return out
 
 
 def one_name(texts: Sequence[str]) -> tuple[list[str], str]:

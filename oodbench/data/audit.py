@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ LARGE = 2**28
 """Users' data of more bytes are not loaded a second time."""
 FEW_EXAMPLES, FEW = 30, 10
 """Metrics of an environment, and of a group or a class, with fewer examples are coarse."""
+MULTIPLE = 8
+"""Means of environments with such a ratio may be of other units."""
 SAMPLE = 20_000
 """Columns are judged by at most about this many rows."""
 MANY = 20
@@ -94,6 +97,7 @@ def audit(
                 if test in used and len(used) > 1:
                     found += _shared(dataset, test, used.pop(test), used, what)
         found += _of_columns(dataset, environments, roles[0][1] if roles else ())
+    found += _of_attributes(dataset, environments)
     for name in dict.fromkeys(name for tests, _ in roles for name in tests):
         found += _few(dataset, name, environments[name])
     for name, of_trials in (outs or {}).items():
@@ -114,9 +118,14 @@ def _numbered(
     dataset: Dataset, environments: Environments, hashes: Hashes | None
 ) -> dict[str, Array]:
     """Numbers (N,) by environment, equal for equal inputs; empty if files would have to be read."""
-    if hashes is None and isinstance(dataset, Images):
+    are_stored = any(isinstance(e.x, Stored) for e in environments.values())
+    if dataset.columns is not None and not are_stored:
+        # the upper 16 of 24 bits, which other programs' rounding leaves
+        rounded = {n: (e.x.float().view(torch.int32) + 64) >> 7 for n, e in environments.items()}
+        hashes = {n: [*hashes_of(replace(environments[n], x=x), [])] for n, x in rounded.items()}
+    elif hashes is None and isinstance(dataset, Images):
         hashes = dataset.digests()
-    elif hashes is None and not any(isinstance(e.x, Stored) for e in environments.values()):
+    elif hashes is None and not are_stored:
         hashes = {name: [*hashes_of(e, [])] for name, e in environments.items()}
     known = hashes or {}
     every = [h or f"{n} {i}".encode() for n, each in known.items() for i, h in enumerate(each)]
@@ -266,6 +275,14 @@ def _of_columns(
         known = np.full(len(x), True)
         if name in columns.gaps:
             known = x[:, names.index(f"{name} {EMPTY}")] == 0
+            for empty in {*parts} - {[*parts][i] for i in environment[known]}:
+                text = (
+                    f"'{name}' is empty in every row of '{empty}': the others' {columns.imputation}"
+                )
+                text += " fills it there"
+                yield Finding("an empty column", (empty,), {}, name, text)
+        if name in columns.numbers:
+            yield from _units(repr(name), x[known, i], environment[known], [*parts])
         if why := _identifier(name, x[known, i], environment[known], columns.categories.get(name)):
             text = f"'{name}' looks like an identifier ({why}{said}): `features` leaves it out"
             yield Finding("an identifier", tuple(parts), {"rows": len(x)}, name, text)
@@ -281,10 +298,42 @@ def _of_columns(
             text = f"'{name}' alone tells the target ({share}): `features` leaves out what is made from it"
             counts = {"rows": int(rows.sum()), "score": score}
             yield Finding("a telling column", tuple(training), counts, name, text)
+    if y.shape[1] == 1 and not dataset.task.has_classes:
+        yield from _units("the target", y[:, 0], environment, [*parts])
     if len(marks) > 1 and len(marks) >= len(np.unique(y[trained])) - 1:
         listed = _some([*map(repr, marks.values())])
         text = f"{listed} tell the target together (each marks a class{said}): `features` leaves them out"
         yield Finding("a telling column", tuple(training), {}, next(iter(marks.values())), text)
+
+
+def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
+    """A finding on numbers that in one environment are a multiple of those in another, spread included."""
+    moments = {
+        i: (of.mean(), of.std())
+        for i in {*environment.tolist()}
+        if len(of := values[environment == i]) >= FEW_EXAMPLES
+    }
+    if not moments or any(mean < 2 * spread for mean, spread in moments.values()):
+        return
+    low, high = min(moments, key=moments.__getitem__), max(moments, key=moments.__getitem__)
+    times, wider = (b / a if a else 0 for a, b in zip(moments[low], moments[high], strict=True))
+    if times >= MULTIPLE and times / 2 < wider < 2 * times:
+        text = f"{name} is about {times:.3g} times as large in '{names[high]}' as in '{names[low]}'"
+        text += ": its unit may be another one there"
+        yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
+
+
+def _of_attributes(dataset: Dataset, environments: Environments) -> Iterator[Finding]:
+    parts = [e for e in environments.values() if e.attributes is not None and len(e.y)]
+    if not parts or not dataset.task.has_classes:
+        return
+    attributes = torch.cat([e.attributes for e in parts if e.attributes is not None]).tolist()
+    y = torch.cat([e.y for e in parts]).tolist()
+    place = [i for i, e in enumerate(parts) for _ in e.y]
+    for what, of in (("class", y), ("environment", place)):
+        if len({*zip(of, attributes, strict=True)}) == len({*of}) and len({*attributes}) > 1:
+            text = f"each {what} has one attribute only: groups differ from classes in name alone"
+            yield Finding("one attribute", tuple(environments), {}, "", text)
 
 
 def _marked(values: Array, target: Array) -> int:

@@ -66,6 +66,9 @@ def test_rows_that_were_copied_are_told_from_rows_that_coincide(tmp_path: Path) 
     (first, *_) = found(tmp_path, pd.concat([data, copies]))["copies"]
     assert first.environments == ("C", "A")
     assert first.counts == {"examples": 20, "of": SIZE + 20}
+    copies["height"] = copies["height"].astype("float32") + 1e-4  # as another program rounds
+    again = found(tmp_path, pd.concat([data, copies]))["copies"]
+    assert 15 < again[0].counts["examples"] <= 20
     coarse = data[["ward", "year", "target", "environment"]]
     assert set(found(tmp_path, coarse.assign(year=coarse["year"] % 2))) == {"equal inputs"}
 
@@ -213,6 +216,31 @@ def test_few_examples_of_groups_classes_and_environments(tmp_path: Path) -> None
     kinds = found(tmp_path, data.drop(columns="sex"))
     assert [f.environments for f in kinds["small class"]][:1] == [("A",)] or kinds["small class"]
     assert kinds["small environment"][0].sentence.startswith("environment 'C' has 20 examples")
+
+
+def test_columns_of_other_units_or_without_a_cell_in_an_environment(tmp_path: Path) -> None:
+    data = frame().assign(sum=lambda d: d["height"] * 7)
+    there = data["environment"] == "B"
+    data.loc[there, "height"] /= 100
+    (unit,) = found(tmp_path, data)["another unit"]
+    assert (unit.environments[1], unit.example) == ("B", "'height'")
+    assert 90 < unit.counts["times"] < 110
+    data.loc[there, "sum"] *= 1000
+    real = found(tmp_path, data.drop(columns=["target", "height"]), target="sum", kind="real")
+    assert [f.example for f in real["another unit"]] == ["the target"]
+    data = frame()
+    data.loc[there, "height"] = np.nan
+    (empty,) = found(tmp_path, data, missing="mean")["an empty column"]
+    assert (empty.environments, empty.example) == (("B",), "height")
+
+
+@pytest.mark.parametrize(("column", "what"), [("target", "class"), ("environment", "environment")])
+def test_an_attribute_that_repeats_class_or_environment(
+    tmp_path: Path, column: str, what: str
+) -> None:
+    data = frame().assign(sex=lambda d: d[column])
+    (one,) = found(tmp_path, data, attribute="sex")["one attribute"]
+    assert one.sentence.startswith(f"each {what} has one attribute only")
 
 
 def pictures(root: Path) -> None:

@@ -196,14 +196,17 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
     data = _unpacked(path, path.read_bytes())
     likely = json.detect_encoding(data)  # UTF-16 and UTF-32 by their marks or zero bytes
     try:
-        for tried in [encoding] if encoding else [likely, "cp1252", "latin-1"]:
+        for tried in [encoding] if encoding else [likely, "cp1252"]:
             try:
                 text = data.decode(tried)
                 break
             except UnicodeDecodeError as error:
                 failed = error
         else:
-            raise UserError(f"{path} is not a text in {encoding}: {failed}")
+            hint = "" if encoding else "; the option `encoding` names another, such as shift_jis"
+            raise UserError(
+                f"{path} is not a text in {encoding or 'UTF-8 or cp1252'}: {failed}{hint}"
+            )
     except LookupError:
         raise UserError(f"there is no encoding '{encoding}' (the option `encoding`)") from None
     if text.startswith(("PAR1", "ARRO", "FEA1")):

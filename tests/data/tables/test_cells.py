@@ -127,6 +127,9 @@ def test_what_programs_add_is_taken_off(
 def test_one_byte_that_is_not_utf_8_has_a_line(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes("a,b\nKöln,1\n".encode() + b"K\xf6ln,2\n")
     assert "cp1252 (line 3 is not UTF-8)" in Cells(tmp_path / "f.csv").notes[0]
+    (tmp_path / "f.csv").write_text("a,b\n大阪,1\n", "shift_jis")
+    with pytest.raises(UserError, match=r"not a text in UTF-8 or cp1252.* option `encoding` names"):
+        Cells(tmp_path / "f.csv")
 
 
 RECORDS = [{"x": 1.5, "target": "a"}, {"x": None, "target": "b"}]

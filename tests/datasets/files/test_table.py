@@ -116,6 +116,11 @@ def test_splits_and_groups_of_the_file(tmp_path: Path) -> None:
         assert split(north, 0.2, "mine", "north", trial)["out"].tolist() == [0, 1, 2, 3]
         assert split(north, 0.2, "mine", "north", trial)["in"].tolist() == list(range(4, 20))
     assert set(split(north, 0.0, "mine", "north", 0)) == {"in"}
+    assert "split" not in "".join(table(tmp_path, data).notes)
+    data = frame().assign(split=lambda d: np.where(d["environment"] == "north", "out", "in"))
+    assert "no row of 'south', 'west' is `out`" in "".join(table(tmp_path, data).notes)
+    lone = table(tmp_path, frame().assign(p=range(60)), features=["a"], group="p")
+    assert "each row has another" in "".join(lone.notes)
     data = frame().assign(group=lambda d: "patient " + (d.index // 6).astype(str))
     assert table(tmp_path, data).load(0)["north"].clusters is None
     north = table(tmp_path, data, group="group").load(0)["north"]
@@ -197,6 +202,7 @@ def dropped(data: pd.DataFrame) -> pd.DataFrame:
             {"features": ["c"], "attribute": "c"},
             "'c', which is the attribute; .* copy",
         ),
+        (lambda d: d, {"environment": "a"}, "'a' has 200 different values in 200 rows; name a"),
         (lambda d: d, {"target": "environment"}, "'environment' is both `env"),
     ],
 )
@@ -206,6 +212,22 @@ def test_mistakes_have_a_line(
     with pytest.raises(UserError, match=message) as caught:
         table(tmp_path, change(frame(200)), **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("start", "step", "said"), [(0, 1, False), (1990, 1, True), (0, 2, True)])
+def test_numbers_that_may_measure_are_said(
+    tmp_path: Path, start: int, step: int, said: bool
+) -> None:
+    dataset = table(tmp_path, frame().assign(target=lambda d: start + step * (d.index % 12)))
+    assert any("12 numbers are classes: `kind: real`" in note for note in dataset.notes) == said
+
+
+def test_a_group_as_large_as_its_environment_is_said(tmp_path: Path) -> None:
+    table(tmp_path, frame().assign(ward=lambda d: d["environment"]))
+    source = {"name": "Table", "file": "mine.csv", "group": "ward"}
+    sweep = {"name": "own", "datasets": [source], "algorithms": ["ERM"], "trials": 1, "steps": 4}
+    with pytest.raises(UserError, match="no example to train on: the option `group` leaves none"):
+        make_plan(validate(sweep, "own"), tmp_path)
 
 
 def test_a_packed_file_may_be_unpacked_already_and_not_be_cut_off(tmp_path: Path) -> None:
