@@ -57,7 +57,9 @@ class HuggingFace(Manifest):
         names = [f"{row:08}{PurePath(path).suffix}" for row, path in enumerate(paths)]
         for row, (is_held, path) in enumerate(zip(held, paths, strict=True)):
             if not is_held and not path:
-                raise UserError(f"{self.rows.place(row)}: '{self.image_column}' holds no picture")
+                kind = f"{arrow_table(self.path)[self.image_column].type}"[:60]
+                what = f"holds no picture, in bytes or by its path, but {kind}"
+                raise UserError(f"{self.rows.place(row)}: '{self.image_column}' {what}")
         folder = self.root / ".oodbench" / f"pictures-{self.options.md5[:16]}"
         if not folder.is_dir():
             _unpack(folder, zip(names, data, strict=True))

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -14,21 +15,31 @@ from oodbench.errors import UserError
 
 LFS = b"version https://git-lfs.github.com/spec/"
 """How a file begins that Git has not fetched from its store of large files."""
-POINTER = "a pointer of Git LFS: `git lfs pull` fetches the file"
+PAGE = re.compile(rb"\s*<(!doctype )?html", re.IGNORECASE)
 ROOM = 2**16
 """Bytes below which a disk counts as full."""
 
 
-def is_pointer(file: Path) -> bool:
-    """Whether a file only names the one that Git LFS has in its store."""
+def other_than_data(file: Path) -> str:
+    """What stands in the place of data: nothing, a web page, or a pointer of Git LFS; empty for others."""
     with file.open("rb") as stream:
-        return stream.read(len(LFS)) == LFS
+        start = stream.read(64)
+    if start.startswith(LFS):
+        return "a pointer of Git LFS: `git lfs pull` fetches the file"
+    is_page = PAGE.match(start) is not None
+    return (
+        "a web page, perhaps a login: download the file again"
+        if is_page
+        else ""
+        if start
+        else "empty"
+    )
 
 
-def refuse_pointer(file: Path) -> None:
-    """Raise UserError for a file that only names the one that Git LFS has in its store."""
-    if is_pointer(file):
-        raise UserError(f"{file} is {POINTER}")
+def require_data(file: Path) -> None:
+    """Raise UserError for a file with something else in the place of data, see `other_than_data`."""
+    if other := other_than_data(file):
+        raise UserError(f"{file} is {other}")
 
 
 @contextmanager

@@ -88,6 +88,7 @@ def audit(
         if isinstance(dataset, Images) and inputs:
             looks = _alike(dataset, inputs)
             found += _several_classes(dataset, environments, inputs)
+            found += _of_forms(dataset, environments)
         units = {n: e.clusters.numpy() for n, e in environments.items() if e.clusters is not None}
         of = {"looks": looks, "inputs": inputs, "groups": units}
         for test, training in ((test, training) for tests, training in roles for test in tests):
@@ -149,6 +150,20 @@ def _several_classes(
         text += " have other classes in equal copies: at most one class of each is right"
         where = tuple(name for name, n in sizes.items() if n)
         yield Finding("several classes", where, {"pictures": len(several)}, "", text)
+
+
+def _of_forms(dataset: Images, environments: Environments) -> Iterator[Finding]:
+    """A finding if the format and size of each file tell its class."""
+    if not dataset.task.has_classes:
+        return
+    y = [int(target) for name in dataset.survey for target in environments[name].y]
+    forms = [each.form for looks in dataset.survey.values() for each in looks]
+    (_, rarest), known = Counter(forms).most_common()[-1], {*zip(forms, y, strict=True)}
+    if len({*forms}) == len(known) > 1 and len({*y}) > 1 and rarest >= FEW:
+        names = class_names(dataset)
+        said = _some([f"{form} ({names[target]})" for form, target in sorted(known)])
+        text = f"files of each class have another form than those of others: {said}"
+        yield Finding("a telling form", tuple(environments), {}, sorted(known)[0][0], text)
 
 
 def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:

@@ -25,7 +25,7 @@ from oodbench.data.streams import progress
 from oodbench.data.tables.typed import check_shards
 from oodbench.datasets import FileDataset
 from oodbench.errors import UserError
-from oodbench.files import is_disk_full, refuse_pointer, whole_file
+from oodbench.files import is_disk_full, require_data, whole_file
 from oodbench.identity import md5, sha256
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def _parts(file: Path, source: Path, layout: Layout, folder: Path) -> "Iterator[
     path = file.relative_to(source).parts
     starts = (v for start, v in layout.splits.items() if any(p.startswith(start) for p in path))
     split = next(starts, layout.other)
-    refuse_pointer(file)
+    require_data(file)
     try:
         parquet = ParquetFile(file)
     except ValueError as error:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from oodbench import identity
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError, counted, unknown
-from oodbench.files import refuse_pointer
+from oodbench.files import require_data
 from oodbench.networks.base import Network, check_by_building
 
 PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
@@ -232,7 +232,7 @@ def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, T
 
 def _loaded(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, Tensor]]]:
     state: Any
-    refuse_pointer(file)
+    require_data(file)
     try:
         if _is_safetensors(file):
             state = safetensors.torch.load_file(file)
@@ -327,6 +327,12 @@ def without_prefix(
     odd = [k for k, v in parts[0].items() if k in wanted and not v.isfinite().all()]
     if odd:
         raise UserError(f"{file}: not all values of '{fitting[0]}{odd[0]}' are finite")
+    for name, value in parts[0].items():
+        if name in wanted and wanted[name].is_floating_point() and not value.is_floating_point():
+            kind = str(value.dtype).removeprefix("torch.")
+            raise UserError(
+                f"{file}: '{fitting[0]}{name}' is {kind}: quantized weights are not read"
+            )
     for prefix, part in zip(fitting, parts, strict=True):
         same = (torch.equal(part[k], v) for k, v in parts[0].items() if k in wanted and k in part)
         if not all(same):

@@ -322,6 +322,25 @@ def test_pictures_that_look_alike_are_copies(
     assert first.counts["examples"] == 9 and "look like examples of 'A'" in first.sentence
 
 
+@pytest.mark.parametrize("change", [{"size": (9, 9)}, {"format": "BMP"}])
+def test_a_form_of_files_that_tells_the_class(tmp_path: Path, change: dict[str, Any]) -> None:
+    pictures(tmp_path)
+
+    def forms() -> list[Finding]:
+        dataset = make("ImageFolder", {"root": str(tmp_path)})
+        return [f for f in audit_of(dataset, inspect(dataset)) if f.kind == "a telling form"]
+
+    assert not forms()
+    for file in tmp_path.glob("*/y/*.png"):
+        with Image.open(file) as picture:
+            other = picture.resize(change.get("size", picture.size))
+        other.save(file, format=change.get("format", "PNG"))
+    (one,) = forms()
+    assert "PNG, 8 x 8 (x)" in one.sentence and "(y)" in one.sentence
+    (tmp_path / "A/x/0.png").write_bytes((tmp_path / "A/y/0.png").read_bytes())
+    assert not forms()
+
+
 class Unseeded(Dataset):
     """Other inputs at each load."""
 

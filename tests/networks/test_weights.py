@@ -138,6 +138,9 @@ def test_errors_name_what_the_file_has_and_what_is_wanted(vit: State, tmp_path: 
         "not all values of 'model.norm.bias' are finite": under(
             "model.", {**vit, "norm.bias": vit["norm.bias"] / 0}
         ),
+        "'model.norm.bias' is int8: quantized weights are not read": under(
+            "model.", {**vit, "norm.bias": vit["norm.bias"].char()}
+        ),
         "holds timm.models.resnet.ResNet, save a state_dict": {"model": timm.create_model("resnet10t")},
     }  # fmt: skip
     for message, state in forms.items():

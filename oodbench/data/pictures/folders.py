@@ -241,7 +241,7 @@ class Images(FileDataset):
 
     @property
     def _survey_file(self) -> Path:
-        return self.root / ".oodbench" / f"looks-{self.fingerprint}.json"
+        return self.root / ".oodbench" / f"survey-{self.fingerprint}.json"
 
     @property
     def notes(self) -> Sequence[str]:

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from oodbench.errors import UserError, counted
-from oodbench.files import POINTER, is_pointer
+from oodbench.files import other_than_data
 from oodbench.identity import by_stamp
 
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
@@ -119,8 +119,8 @@ def nature(file: Path) -> str:
     """What a file with another ending is, and how to use it; empty if that is unknown."""
     reader = next((READERS[end] for end in READERS if file.name.lower().endswith(end)), "")
     with contextlib.suppress(*UNREADABLE), file.open("rb") as stream:
-        if is_pointer(file):
-            return POINTER
+        if other := other_than_data(file):
+            return other
         if reader or stream.read(132)[128:] == b"DICM":
             return f"{reader or READERS['.dcm']} reads them; save them as PNG"
         with _opened(stream) as image:
@@ -205,6 +205,8 @@ class Look(NamedTuple):
     """The largest of the upper bytes of 16-bit colours, of which Pillow reads no others."""
     tiny: str = ""
     """The picture in `TINY` pixels a side, hexadecimal; empty for deep greys and single colours."""
+    form: str = ""
+    """Its format, width and height, such as `PNG, 64 x 48`."""
 
 
 def look(file: Path) -> Look:
@@ -220,6 +222,7 @@ def _look(file: Path) -> Look:
     data = file.read_bytes()
     try:
         with opened(file, io.BytesIO(data)) as image:
+            form = f"{image.format}, {image.width} x {image.height}"
             image.draft("RGB", (64, 64))  # JPEGs are decoded at a low resolution, which is faster
             is_colour = image.mode not in DEEP
             is_16_bit = any(";16" in str(part[3]) for part in getattr(image, "tile", ()))
@@ -238,6 +241,7 @@ def _look(file: Path) -> Look:
                 image.format in PAGED and getattr(image, "n_frames", 1) > 1,
                 int(np.asarray(image.convert("RGB")).max()) if is_16_bit and is_colour else None,
                 "" if image.mode in DEEP else _tiny(image),
+                form,
             )
     except UserError as error:
         return Look(str(error))

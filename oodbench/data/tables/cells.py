@@ -17,8 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from oodbench.data.tables.typed import LINES, Read, is_arrow, read_arrow, read_json, read_table
+from oodbench.data.tables.typed import (
+    LINES,
+    Read,
+    is_arrow,
+    read_arrow,
+    read_json,
+    read_table,
+    table_files,
+)
 from oodbench.errors import UserError, counted, unknown
+from oodbench.files import require_data
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": " "}
 SAMPLE, LONG = 200, 10**6
@@ -72,6 +81,8 @@ class Cells:
         Raises UserError, with the line, for a file that is not a table.
         """
         self.path, self.separator, self.is_text = path, ",", False
+        for file in table_files(path) if table is None else ():
+            require_data(file)
         if table is not None:
             read = read_table(table)
         elif is_arrow(path):
@@ -212,8 +223,6 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
     if text.startswith(("PAR1", "ARRO", "FEA1")):
         hint = "unpack it, and let its name end in .parquet or .feather"
         raise UserError(f"{path} is Parquet or Feather: {hint}")
-    if re.match(r"\s*<(!doctype )?html", text, re.IGNORECASE):
-        raise UserError(f"{path} is a web page, perhaps a login: download the file again")
     if "\0" in text:
         hint = f"if it is one, the option `encoding` helps, else {FORMS}"
         line = 1 + text.count("\n", 0, text.index("\0"))

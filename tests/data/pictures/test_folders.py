@@ -117,7 +117,7 @@ def test_a_cache_that_breaks_off_leaves_nothing(root: Path) -> None:
     file.write_bytes(good)
     require_files(make("ImageFolder", VALUES, root.parent)).cache(2)
     names = {p.name.partition("-")[0] for p in (root / ".oodbench").iterdir()}
-    assert names == {"lock", "upright", "looks"} and cached(root)
+    assert names == {"lock", "upright", "survey"} and cached(root)
 
 
 def refusal(root: Path) -> str:
@@ -138,6 +138,8 @@ def test_files_that_cannot_be_read_are_found_before_training(dataset: Any, root:
     torn.unlink()
     empty.unlink()
     assert re.search(r"^ImageFolder: \S+text.png .* \(its format is unknown\)", refusal(root))
+    text.write_text("<html>Log in")
+    assert "a web page, perhaps a login" in refusal(root)
     text.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n")
     said = r"text.png .*unknown; a pointer of Git LFS: `git lfs pull`"
     assert re.search(said, refusal(root))

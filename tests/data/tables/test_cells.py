@@ -225,7 +225,8 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("f.csv", "", "f.csv holds no row$"),
+        ("f.csv", "", "f.csv is empty$"),
+        ("f.csv", "\n\n", "f.csv holds no row$"),
         ("f.csv", "a,b\n1,2\n3\n", "f.csv, line 3: 1 cell, but the header names 2 columns; leave"),
         ("f.csv", "1.5,c\n2,d\n", "unknown column 'b' .*the first line names the columns: write"),
         ("f.csv", "a,b\n1,2\n\0\0", "f.csv is not a text file: line 3 holds a zero byte"),
