@@ -135,7 +135,7 @@ def _in_order(runs: pd.DataFrame, protocol: Sweep) -> pd.DataFrame:
 def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A board's two tables, RUNS and RECORDS of `oodbench.results.parquet`, from runs that have all ended.
 
-    Kept are, at the steps that rules choose, the records of the test environments' `in` splits for the
+    At the steps that rules choose, these keep the records of the test environments' `in` splits for the
     dataset's metric and the worst group, and all records of the predictor. Validation scores are records of
     the split SCORE.
     """

@@ -1,7 +1,7 @@
 """Weight averages over a run's steps, which are scored in place of the last weights.
 
 A weight average works with every method. It reads the weights after each update and never changes them.
-Averaged are the trained parameters, the method's own parameters and all floating-point buffers. The running
+It averages the trained parameters, the method's own parameters and all floating-point buffers. The running
 statistics of batch normalisation are therefore averaged like weights, as in the code of arXiv:2110.10832;
 recomputing them by a pass over the data (arXiv:1803.05407) costs more. Averaged variances are too large:
 on ColoredDigits with a small convolutional network by a median of 0 to 50%, which moves accuracies by at

@@ -169,7 +169,7 @@ def test_a_users_own_table_takes_label_noise(tmp_path: Path) -> None:
         ({"validation": "clean"}, "'validation' .* belongs under `label_noise`"),
         (
             {"label_noise": {"15": 0.1, "pairs": {}}},
-            "'pairs' in 'label_noise' of .* it stands beside `amount`",
+            "'pairs' in 'label_noise' of .*it stands beside `amount`",
         ),
     ],
 )
