@@ -81,20 +81,17 @@ def restricted(
     for what, (wanted, known) in planned.items():
         if wanted is not None and wanted > (most := max(map(len, known))):
             raise UserError(f"the protocol {protocol.name} has {most} {what}, not {wanted}")
-    update: dict[str, Any] = {
-        "datasets": chosen,
+    update = {
+        "datasets": [_cut(entry, trials) for entry in chosen],
         "algorithms": [listed.get(name, Row(name=name)) for name in dict.fromkeys(named)],
         "protocol": protocol.name,
+        "hparam_draws": protocol.hparam_draws[:draws],
+        "trials": protocol.trials[:trials],
     }
-    if draws is not None:
-        update["hparam_draws"] = protocol.hparam_draws[:draws]
-    if trials is not None:
-        update["trials"] = protocol.trials[:trials]
-        update["datasets"] = [_cut(entry, trials) for entry in chosen]
     return protocol.model_copy(update=update)
 
 
-def _cut(entry: Entry, trials: int) -> Entry:
+def _cut(entry: Entry, trials: int | None) -> Entry:
     training = entry.training
     if "trials" not in training.model_fields_set:
         return entry

@@ -180,36 +180,33 @@ def _drawn(
 
     metadata, name = source.dataset.metadata, source.network.name
     network = networks.get(name)
-    stream = f"{'network' if shared_quantiles else row.name}/{name}"
-    given = {**source.network.hparams, **row.network}
+
+    def drawn(
+        space: type, owner: str, family: str, given: Mapping[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        values = draw_hparams(space, owner, draw, family, given=given, trial=trial, **more)
+        return identity(space, values)
 
     def of_network(family: str) -> dict[str, Any]:
-        space = network.Hparams
-        drawn = draw_hparams(space, stream, draw, family, given=given, trial=trial, name=name)
-        return identity(space, drawn)
+        stream = f"{'network' if shared_quantiles else row.name}/{name}"
+        given = {**source.network.hparams, **row.network}
+        return drawn(network.Hparams, stream, family, given, name=name)
 
     network_hparams = of_network(metadata.family)
     family = rates_family(metadata.family, network.is_pretrained(network_hparams))
     if family != metadata.family:
         network_hparams = of_network(family)
-    hparams = draw_hparams(
-        algorithm.Hparams,
-        row.name,
-        draw,
-        family,
-        metadata.hparams,
-        given={**source.entry.training.hparams, **row.hparams},
-        shared={f.name for f in fields(Algorithm.Hparams)} if shared_quantiles else (),
-        trial=trial,
-    )
+    given = {**source.entry.training.hparams, **row.hparams}
+    of_all = {f.name for f in fields(Algorithm.Hparams)} if shared_quantiles else ()
+    about = {"dataset_defaults": metadata.hparams, "shared": of_all}
+    hparams = drawn(algorithm.Hparams, row.name, family, given, **about)
     adapt = None
     if row.adapt is not None:
         values = {key: value for key, value in row.adapt.items() if key != "name"}
-        space, name = adaptations.get(row.adapt["name"]).Hparams, row.adapt["name"]
-        drawn = draw_hparams(space, name, draw, family, given=values, trial=trial)
-        adapt = {"name": name} | identity(space, drawn)
-    resolved = network.resolved(network_hparams, source.dataset)
-    return Draw(identity(algorithm.Hparams, hparams), resolved, adapt)
+        adaptation = row.adapt["name"]
+        space = adaptations.get(adaptation).Hparams
+        adapt = {"name": adaptation} | drawn(space, adaptation, family, values)
+    return Draw(hparams, network.resolved(network_hparams, source.dataset), adapt)
 
 
 def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chosen:
