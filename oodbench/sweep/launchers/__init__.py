@@ -186,12 +186,17 @@ def states(results: Directory) -> dict[str, RunStatus]:
     stored, submitted = results.plan(), dict[str, RunStatus]()
     wanted = list(stored["rows"]["id"].unique())
     for launcher in submitters(results, stored["settings"]):
-        known: object = launcher.states(results, wanted)
-        if not isinstance(known, dict):
+        found: object = launcher.states(results, wanted)
+        if not isinstance(found, dict):
             who = f"the launcher {type(launcher).__name__}"
-            raise wrong_result("states", who, "the statuses of runs by their ids", known)
-        submitted |= known
-    return statuses_on_disk(results, [i for i in wanted if i not in submitted]) | submitted
+            raise wrong_result("states", who, "the statuses of runs by their ids", found)
+        submitted |= found
+    read = [i for i in wanted if i not in submitted or submitted[i].state.at_rest]
+    statuses = statuses_on_disk(results, read)
+    for run_id, status in submitted.items():
+        known = statuses.get(run_id, status).provenance
+        statuses[run_id] = replace(status, provenance=known)
+    return statuses
 
 
 def statuses_on_disk(results: Directory, ids: Iterable[str]) -> dict[str, RunStatus]:

@@ -12,12 +12,21 @@ from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
-from oodbench.sweep.launchers import Job, launchers
+from oodbench.sweep.launchers import Job, RunStatus, launchers, states
 from oodbench.sweep.launchers.local import Debug, placed
 from oodbench.sweep.launchers.progress import Display
+from oodbench.sweep.launchers.slurm import Slurm
 from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
-from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
+from tests.helpers.results.sweeps import (
+    ODD_METHODS,
+    job,
+    outcome,
+    settle,
+    tiny,
+    tiny_file,
+    trained,
+)
 
 Train = Callable[[Job], dict[str, State]]
 
@@ -136,6 +145,18 @@ def test_a_launcher_is_one_file_of_another_package(tmp_path: Path) -> None:
     assert places == sorted(places)
     assert "queued" not in printed[places[-1] :]
     assert "unknown resource 'color' in the resources of tiny; did you mean colour" in printed
+
+
+def test_runs_that_a_cluster_has_trained_keep_their_provenance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By which `status` names those that are stale."""
+    results = trained(tmp_path, tiny(trials=1, steps=4, evaluate_every=2))
+    done = dict.fromkeys(results.specs(), RunStatus(State.DONE, "in a job"))
+    monkeypatch.setattr(Slurm, "states", lambda *_: done)
+    now = states(results)
+    assert now.keys() == done.keys() and all(s.provenance for s in now.values())
+    assert {s.note for s in now.values()} == {"in a job"}
 
 
 def test_several_runs_share_a_gpu_and_see_no_other(
