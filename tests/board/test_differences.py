@@ -70,11 +70,7 @@ def test_its_tables_say_what_trained_it_and_it_is_valid_whatever_methods_and_dat
         ),
         ("hparam_draws: 4", "hparam_draws: 5", "draw 4 missing (5 are planned)"),
         ("trials: 4", "trials: 3", "4 of 16 runs are under another protocol, first run"),
-        (
-            "label: digits",
-            "label: images",
-            "ERM on digits: the protocol does not have this dataset",
-        ),
+        ("label: digits", "label: images", "digits: the protocol does not have this dataset"),
     ],
 )
 def test_what_is_not_under_its_protocol_is_said(

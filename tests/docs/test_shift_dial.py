@@ -45,9 +45,7 @@ def test_the_errors_are_of_the_sweep() -> None:
     sweep = read_sweep(find_sweep("shift-dial"))
     labels = {f"{variant}, {arm}, ratio {ratio}" for variant, arm, ratio in EVERY}
     assert {entry.label for entry in sweep.datasets} == labels == {*ERRORS}
-    assert {len(values) for cell in ERRORS.values() for values in cell.values()} == {
-        len(sweep.trials)
-    }
+    assert {len(v) for cell in ERRORS.values() for v in cell.values()} == {len(sweep.trials)}
     assert all(cell.keys() == {"ERM", "IRM"} for cell in ERRORS.values())
 
 

@@ -46,11 +46,8 @@ def test_a_count_may_be_written_as_a_float_that_is_whole(tmp_path: Path) -> None
 
 
 def test_a_setting_reaches_into_lists_and_mappings(tmp_path: Path) -> None:
-    settings = [
-        "algorithms.0.hparams.lr=3",
-        "datasets.0.num_examples=30",
-        "network.hparams.width=4",
-    ]
+    settings = ["algorithms.0.hparams.lr=3", "datasets.0.num_examples=30"]
+    settings.append("network.hparams.width=4")
     sweep = read_sweep(tiny_file(tmp_path, network="MLP"), settings)
     assert sweep.algorithms[0] == Row(name="ERM", hparams={"lr": 3})
     assert sweep.datasets == [Entry.model_validate({"name": "LinearSEM", "num_examples": 30})]

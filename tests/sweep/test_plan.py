@@ -17,6 +17,8 @@ from oodbench.sweep.plan import make_plan, show_plan
 from oodbench.terminal import terminal
 from tests.helpers.results.sweeps import DIGITS, TINY, specs, tiny
 
+OWN: dict[str, Any] = {"name": "LinearSEM", "training": {"network": "MLP"}}
+
 
 def test_a_sweep_is_the_product_of_its_parts() -> None:
     runs = specs(trials=3, hparam_draws=2, algorithms=["ERM", "IRM", "DANN"])
@@ -162,10 +164,7 @@ def test_all_methods_or_all_of_a_kind_are_rows() -> None:
         ({"algorithms": ["ERM", "ERM"]}, "two algorithms are called 'ERM'"),
         ({"algorithms": [{"kind": "penalties"}]}, "unknown kind of methods 'penalties'.* penalty"),
         (
-            {
-                "network": "Resnet81",
-                "datasets": [{"name": "LinearSEM", "training": {"network": "MLP"}}],
-            },
+            {"network": "Resnet81", "datasets": [OWN]},
             "unknown network 'Resnet81'; did you mean ResNet18",
         ),
         ({"test_environments": [["0.2", "2", "5"]]}, "no environment is left to train on"),

@@ -72,14 +72,8 @@ SWEEP = {
 }
 Words = tuple[str, ...]
 LAUNCH: Words = (
-    "sweep",
-    "launch",
-    "board/protocol.yaml",
-    "--out",
-    "out",
-    "--launcher",
-    "debug",
-    "--yes",
+    *("sweep", "launch", "board/protocol.yaml"),
+    *("--out", "out", "--launcher", "debug", "--yes"),
 )
 STATUS: Words = ("sweep", "status", "out")
 TABLE: Words = ("report", "table", "out")

@@ -47,9 +47,7 @@ def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     plan = tiny(algorithms=["Dying", "ERM"], trials=2)
     states = local(job(plan, tmp_path, workers=1))
     assert by_label(plan, states) == {("Dying", "failed"), ("ERM", "done")}
-    assert ["exit code -9" in each.error for each in failures(plan, tmp_path, "Dying")] == [
-        True
-    ] * 2
+    assert ["exit code -9" in f.error for f in failures(plan, tmp_path, "Dying")] == [True, True]
 
 
 @pytest.mark.parametrize("launcher", [pytest.param(Local, marks=pytest.mark.nightly), Debug])
