@@ -130,19 +130,18 @@ class TrainRuns:
         results = self.job.results
         stored = results.specs()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ""
+        states = {i: results.run(i).state() for i in ids}
+        # a requeued job may have been about to train a failed run again
+        again = State.FAILED if self.job.options.retries else None
         job = replace(
             self.job,
             specs={i: stored[i] for i in ids},
-            ids=tuple(i for i in ids if self._is_left(results.run(i).state())),
+            ids=tuple(i for i, s in states.items() if not s.final or s is again),
             gpus=tuple(visible.split(",")) if visible else (),
         )
         trained = with_retries(job, train_in_pool) if job.ids else {}
         compact(results, patient=False)  # another job of this array may be at it
         return trained
-
-    def _is_left(self, state: State) -> bool:
-        # a requeued job may have been about to train a failed run again
-        return not state.final or (state is State.FAILED and self.job.options.retries > 0)
 
     def checkpoint(self, ids: Pack) -> "DelayedSubmission":
         """Stop the workers and return the job to requeue; submitit calls this when Slurm ends a job."""
@@ -160,7 +159,7 @@ class Slurm(Launcher):
 
     def check(self, job: Job) -> None:
         """Raise UserError without Slurm on this machine, or for options that no job can have."""
-        check_slurm()
+        ask("sbatch", "--version")
         Request(job)
 
     def launch(self, job: Job) -> dict[str, State]:
@@ -455,19 +454,15 @@ def _active(job: QueuedJob, beat: Heartbeat | None) -> tuple[State, str]:
     return State.RUNNING, progress_note(beat)
 
 
-def check_slurm(command: str = "sbatch") -> None:
-    """Raise UserError if this machine does not have one of Slurm's commands."""
-    if shutil.which(command) is None:
-        raise UserError(
-            f"there is no Slurm on this machine ('{command}' is not on the PATH): "
-            "launch where it is, or use --launcher local"
-        )
-
-
 def ask(*command: str) -> str:
-    """The output of a Slurm command; raises UserError with Slurm's message."""
-    check_slurm(command[0])
-    result = subprocess.run(command, capture_output=True, text=True)
+    """The output of a Slurm command; raises UserError with Slurm's message, or without Slurm here."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"there is no Slurm on this machine ('{command[0]}' is not on the PATH): "
+            "launch where it is, or use --launcher local"
+        ) from error
     if result.returncode:
         message = " ".join(result.stderr.split())
         raise UserError(f"{command[0]}: {message.removeprefix(f'{command[0]}: error: ')}")
