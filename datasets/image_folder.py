@@ -18,6 +18,7 @@ from oodbench.data.pictures.pixels import class_folders, image_files, left_out
 from oodbench.data.tables.readings import look_alikes
 from oodbench.datasets import Environment, in_order, register
 from oodbench.errors import UserError, some
+from oodbench.files import nearest
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -245,8 +246,9 @@ class ImageFolder(OwnImages):
         if not self.environments:
             state = "holds no folders with images" if self.given.is_dir() else "is not there"
             state = "is not a folder" if self.given.is_file() else state
+            near = "" if self.given.exists() else nearest(self.given)
             raise UserError(
-                f"ImageFolder: {self.given} {state} (it takes {self.given}/ENVIRONMENT/CLASS/IMAGE)"
+                f"ImageFolder: {self.given} {state} (it takes ENVIRONMENT/CLASS/IMAGE){near}"
             )
         return self.folder
 

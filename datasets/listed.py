@@ -2,7 +2,8 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import PathLike
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from oodbench.columns import Reading
-from oodbench.data.audit import FEW_EXAMPLES
+from oodbench.data.audit import FEW_EXAMPLES, NAMED
 from oodbench.data.tables.cells import Cells
 from oodbench.data.tables.readings import (
     MARKS,
@@ -168,7 +169,18 @@ class Listed(Dataset):
                 counts[name] = {self.classes[c]: found[c] for c in sorted(found)}
         of_classes = class_notes(counts, self.test_environments)
         others = super().notes
-        return [*of_classes, *self.rows.notes, *said, *others]
+        return [*of_classes, *self.rows.notes, *said, *self._ungrouped(), *others]
+
+    def _ungrouped(self) -> Iterator[str]:
+        for r in () if self.options.group else self.readings:
+            with suppress(UserError):  # for lists
+                cells = self.rows.cells(r.column)
+                repeats = 2 * pc.count_distinct(cells).as_py() <= len(cells)
+                if r.kind == "left out" and NAMED.fullmatch(r.column) and repeats:
+                    yield (
+                        f"'{r.column}' is not read: if its equal values are of one patient or thing, the "
+                        "option `group` keeps them on one side of a split"
+                    )
 
     def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
         """The environments with these `inputs`, by name."""

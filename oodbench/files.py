@@ -1,5 +1,6 @@
 """Atomic writes of files and folders, and checks that files can be read to their end."""
 
+import difflib
 import errno
 import os
 import re
@@ -40,6 +41,13 @@ def require_data(file: Path) -> None:
     """Raise UserError for a file with something else in the place of data, see `other_than_data`."""
     if other := other_than_data(file):
         raise UserError(f"{file} is {other}")
+
+
+def nearest(path: Path) -> str:
+    """A question after the name that is nearest to a missing one in its folder, or nothing."""
+    names = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 @contextmanager

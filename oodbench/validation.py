@@ -2,6 +2,7 @@
 
 import reprlib
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -43,7 +44,7 @@ def explain(error: ValidationError, values: object, model: type[BaseModel]) -> l
                 field = of.model_fields.get(str(part))
                 inner = None if field is None else _model_in(field.annotation)
         if place not in sentences:
-            sentences[place] = _sentence(problem, place, at, of)
+            sentences[place] = _sentence(problem, place, at, of, model)
     return [
         text
         for place, text in sentences.items()
@@ -57,13 +58,25 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
-def _sentence(problem: Any, place: Place, value: object, model: type[BaseModel]) -> str:
+def _home(key: str, model: type[BaseModel], root: type[BaseModel]) -> str:
+    """Where in the file an unknown key of a model belongs, in parentheses, or nothing."""
+    inner = {name: _model_in(field.annotation) for name, field in root.model_fields.items()}
+    names = [name for name, each in inner.items() if each and key in each.model_fields]
+    if "hparams" in model.model_fields and not get_close_matches(key, model.model_fields):
+        return " (hyperparameters stand under `hparams`)"
+    return f" (it belongs in `{'` or `'.join(names)}`)" if names else ""
+
+
+def _sentence(
+    problem: Any, place: Place, value: object, model: type[BaseModel], root: type[BaseModel]
+) -> str:
     where, fields = ".".join(map(str, place)), model.model_fields
     if not place or isinstance(place[-1], int):
         return f"{where} must be a name or a mapping, not {short(value)}".lstrip()
     if place[-1] not in fields:
         outer = ".".join(map(str, place[:-1]))
-        return str(unknown("key", short(place[-1])[1:-1], fields, outer))
+        home = _home(str(place[-1]), model, root)
+        return str(unknown("key", short(place[-1])[1:-1], fields, outer, home))
     if problem["type"] == "missing":
         return f"{where} is missing"
     if description := fields[place[-1]].description:

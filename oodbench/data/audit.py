@@ -300,6 +300,8 @@ def _of_columns(
             yield from _units(repr(name), x[known, i], environment[known], [*parts])
         if why := _identifier(name, x[known, i], environment[known], columns.categories.get(name)):
             text = f"'{name}' looks like an identifier ({why}{said}): `features` leaves it out"
+            if 2 * len(np.unique(x[known, i])) <= known.sum():
+                text += ", and `group` keeps its equal values on one side of a split"
             yield Finding("an identifier", tuple(parts), {"rows": len(x)}, name, text)
         if _repeats_environment(x[known, i], environment[known], len(parts)):
             text = f"'{name}' repeats the environment: each has one value of its own{said}"

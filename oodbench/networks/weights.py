@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from oodbench import identity
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError, counted, unknown
-from oodbench.files import require_data
+from oodbench.files import nearest, require_data
 from oodbench.networks.base import Network, check_by_building
 
 PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
@@ -155,7 +155,7 @@ def existing(weights: str, forms: str) -> Path:
         held = ", ".join(sorted(each.name for each in file.iterdir())[:6]) or "nothing"
         raise UserError(f"weights: {file} is a folder: name a file of it (it holds {held})")
     if not is_there(file):
-        raise UserError(f"weights: there is no file {file} ({forms})")
+        raise UserError(f"weights: there is no file {file} ({forms}){nearest(file)}")
     return file
 
 

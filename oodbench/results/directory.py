@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, some
 from oodbench.files import is_temporary, write_whole
 from oodbench.notes import Finding
 from oodbench.results.ended import FOLDER, SMALL, Ended, ended, lock, write_part
@@ -79,8 +79,12 @@ class Directory:
         if sweep is None:
             if not self.path.exists():
                 raise UserError(f"there is no directory {self.path}")
-            more = "; a launch of the sweep into it writes the plan again"
-            more *= (self.path / "ended").is_dir()
+            inside = some(sorted(str(file.parent) for file in self.path.glob("*/sweep.json")), 4)
+            more = f"; name one of {inside}" if inside else ""
+            if next(self.path.glob("*/results.jsonl"), None):
+                more = "; `report import-domainbed` makes a results directory of DomainBed's"
+            if (self.path / "ended").is_dir():
+                more = "; a launch of the sweep into it writes the plan again"
             raise UserError(f"{self.path} holds no sweep (no readable sweep.json){more}")
         return {"name": sweep.name, "settings": dict(sweep.settings), "rows": self.rows()}
 

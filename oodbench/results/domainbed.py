@@ -105,6 +105,8 @@ def import_sweep(folder: Path, out: Path) -> tuple[int, list[str]]:
         raise UserError(f"{out} is not empty; use another --out")
     left_out: list[str] = []
     found: list[Found] = []
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder} of DomainBed's runs")
     for file in sorted(folder.rglob("results.jsonl")):
         try:
             several = _runs(file, _records(file))

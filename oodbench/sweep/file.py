@@ -339,7 +339,8 @@ def find_sweep(sweep: str) -> Path:
         raise unknown("sweep file", path, sorted(map(str, path.parent.glob("*.y*ml"))))
     known = named_sweeps()
     if sweep not in known:
-        raise unknown("sweep", sweep, known, "sweeps/")
+        hint = f" ({path} is a folder, and a sweep is a file)" if path.is_dir() else ""
+        raise unknown("sweep", sweep, known, "sweeps/", hint)
     return known[sweep]
 
 

@@ -126,6 +126,17 @@ def test_of_equal_runs_in_two_folders_the_longer_one_counts(tmp_path: Path) -> N
     assert read_results(Directory(tmp_path / "out")).records["step"].max() == 600
 
 
+def test_folders_that_hold_other_than_results_say_so(tmp_path: Path) -> None:
+    file = write(tmp_path / "in", [0], ACCURACIES) / "results.jsonl"
+    with pytest.raises(UserError, match=r"there is no folder \S+results.jsonl of DomainBed's runs"):
+        import_sweep(file, tmp_path / "out")
+    with pytest.raises(UserError, match=r"holds no sweep .*; `report import-domainbed` makes"):
+        Directory(tmp_path / "in").plan()
+    import_sweep(tmp_path / "in", tmp_path / "results" / "one")
+    with pytest.raises(UserError, match=r"holds no sweep .*; name one of \S+results/one$"):
+        Directory(tmp_path / "results").plan()
+
+
 def test_settings_that_share_seeds_are_not_what_collect_results_prints(tmp_path: Path) -> None:
     for number, lr in enumerate((0.1, 0.2)):
         file = write(tmp_path / str(number), [0], ACCURACIES) / "results.jsonl"

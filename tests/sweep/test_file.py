@@ -36,6 +36,19 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_our_words() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"average": "ema"}, r"unknown key 'average'.* \(it belongs in `algorithms`\)$"),
+        ({"hparams": {"lr": 1}}, r"\(it belongs in `network` or `algorithms`\)$"),
+        ({"algorithms": [{"name": "ERM", "lr": 1}]}, r"'lr' .* stand under `hparams`\)$"),
+    ],
+)
+def test_a_key_in_the_wrong_place_says_where_it_belongs(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        validate(TINY | wrong, "here")
+
+
 def test_a_count_may_be_written_as_a_float_that_is_whole(tmp_path: Path) -> None:
     file = tiny_file(tmp_path)
     sweep = read_sweep(file, ["steps=5.0e2", "trials=10.0", "hparam_draws=[0, 1.0]"])

@@ -1,6 +1,5 @@
 """Tables whose values have types: JSON, Parquet and Arrow files, shards, and saved folders."""
 
-import difflib
 import glob
 import json
 import re
@@ -16,6 +15,7 @@ import pyarrow.feather
 import pyarrow.parquet
 
 from oodbench.errors import UserError, some
+from oodbench.files import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,9 +82,7 @@ def table_files(path: Path) -> list[Path]:
 
 def _no_table(path: Path) -> UserError:
     if not path.is_dir():
-        names = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, names, 1)
-        return UserError(f"there is no file {path}{f'; did you mean {near[0]}?' if near else ''}")
+        return UserError(f"there is no file {path}{nearest(path)}")
     inside = sorted({str(file.parent) for file in path.rglob("*.parquet")})
     what = some(inside or [str(each) for each in sorted(path.iterdir())], 3) or "nothing"
     hint = "name one of them" if inside else "name one file, or a folder of Parquet files"

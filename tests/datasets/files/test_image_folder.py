@@ -307,6 +307,12 @@ def test_what_holds_nothing_is_said(tmp_path: Path) -> None:
         assert folder(tmp_path / "pictures.zip").listing
 
 
+def test_a_missing_folder_has_the_nearest_name(tmp_path: Path) -> None:
+    draw(tmp_path / "pictures", "ab", ("cat", "dog"), count=1)
+    with pytest.raises(UserError, match=r"picturs is not there .*; did you mean pictures\?$"):
+        assert folder(tmp_path / "picturs").listing
+
+
 def test_classes_that_some_environment_lacks(tmp_path: Path) -> None:
     draw(tmp_path, "ab", ("cat", "dog"))
     draw(tmp_path, "c", ("cat",))

@@ -222,6 +222,17 @@ def test_numbers_that_may_measure_are_said(
     assert any("12 numbers are classes: `kind: real`" in note for note in dataset.notes) == said
 
 
+def test_a_column_left_out_that_may_be_a_group_is_said(tmp_path: Path) -> None:
+    data = frame().assign(patient=lambda d: d.index % 20, age=lambda d: d.index % 20)
+    hint = (
+        "'patient' is not read: if its equal values are of one patient or thing, the option `group`"
+    )
+    assert hint in " ".join(table(tmp_path, data, features=["a"]).notes)
+    assert "'age' is not" not in " ".join(table(tmp_path, data, features=["a"]).notes)
+    grouped = table(tmp_path, data.assign(case=1), features=["a"], group="patient")
+    assert "is not read" not in " ".join(grouped.notes)
+
+
 def test_a_group_as_large_as_its_environment_is_said(tmp_path: Path) -> None:
     table(tmp_path, frame().assign(ward=lambda d: d["environment"]))
     source = {"name": "Table", "file": "mine.csv", "group": "ward"}
