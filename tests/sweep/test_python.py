@@ -231,8 +231,9 @@ def test_a_foreign_folder_gets_no_file(tmp_path: Path) -> None:
 
 
 def test_numbers_may_be_numpys(tmp_path: Path) -> None:
-    keys = {**KEYS, "steps": np.int64(20), "trials": np.arange(2), "holdout": np.float64(0.2)}
-    records = oodbench.run(SEM, "ERM", steps=np.int32(20), evaluate_every=10)
+    numbers: dict[str, Any] = {"steps": np.int64(20), "holdout": np.float64(0.2)}
+    keys = {**KEYS, **numbers, "trials": np.arange(2)}
+    records = oodbench.run(SEM, "ERM", evaluate_every=10, **numbers)
     sweep = oodbench.sweep([SEM], ["ERM"], out=tmp_path / "mine", **keys)
     assert {*records["id"]} < {*sweep.plan().index} and len(sweep.plan()) == 2
 
