@@ -42,16 +42,14 @@ Also = Annotated[
 ]
 Datasets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--dataset", help="Show this dataset alone, by its name in the table; several times."
-    ),
+    typer.Option("--dataset", help="Only this dataset, by its name in the table; several times."),
 ]
 Rows = Annotated[
     list[str] | None,
     typer.Option(
         "--algorithm",
         "--algorithms",
-        help="Show these rows alone; several times, or with commas. A baseline stays.",
+        help="Only these rows and the baseline, if any; several times, or with commas.",
     ),
 ]
 Notes = Annotated[bool, typer.Option("--notes", help="Print the notes below tables in full.")]
