@@ -9,11 +9,34 @@ import typer.main
 
 import oodbench
 from oodbench.__main__ import main
-from tests.helpers.commands import python, type_in
+from tests.helpers.commands import installed, python, type_in
 from tests.helpers.paths import ROOT
+from tests.helpers.results.made import Made, rising
 
+METHOD = '''
+from oodbench.algorithms import Algorithm, register
+
+
+@register("Foreign", paper="none")
+class Foreign(Algorithm):
+    """Another package's method."""
+
+    def objective(self, out):
+        return out.risks.max()
+'''
+RULE = """
+from oodbench.selection import Rule, records_on, register
+
+
+@register("seen")
+class Seen(Rule):
+    summary, needs = "mean over the training examples", "nothing"
+
+    def evidence(self, runs):
+        return records_on(runs, "training_environments", "in")
+"""
 PROGRAM = """
-import os, random, signal
+import ctypes, os, random, signal, sys
 import numpy as np
 import torch
 
@@ -40,7 +63,6 @@ def state():
         "directory": os.getcwd(),
     }
 
-import ctypes
 load = ctypes.CDLL.__getattr__
 def watched(library, name):
     assert name != "mallopt", "an option of the allocator is set"
@@ -48,28 +70,78 @@ def watched(library, name):
 ctypes.CDLL.__getattr__ = watched
 
 before = state()
-import oodbench, oodbench.algorithms, oodbench.datasets
-list(oodbench.algorithms.algorithms)
-list(oodbench.datasets.datasets)
+import oodbench
+oodbench.algorithms.Algorithm, oodbench.datasets.Dataset, oodbench.networks.base.Network
+oodbench.hparams.hparam, oodbench.errors.UserError, oodbench.tasks.Task
+assert {"algorithms", "selection", "metrics"} <= {*dir(oodbench)}
+try:
+    oodbench.algorithm
+except AttributeError as error:
+    print(error)
+
+import oodbench.train
+from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
+from oodbench.networks import networks
+algorithms.get("ERM"), datasets.get("Spirals"), networks.get("MLP")
+heavy = {"matplotlib", "numba", "pandas", "scipy.stats", "sklearn", "torchvision", "transformers", "wilds"}
+print(*sorted(heavy & set(sys.modules)))
+
+from oodbench.selection import selection_rules
+print(selection_rules.get("seen").__module__, "oracle" in list(selection_rules))
+print(algorithms.get("Foreign").__module__, "ERM" in list(algorithms))
+list(datasets)
 import oodbench.train.execute
 after = state()
-changed = [name for name in before if before[name] != after[name]]
-assert not changed, changed
-print("unchanged")
+print([name for name in before if before[name] != after[name]])
 """
 
 
-def test_portable_arithmetic_can_be_asked_for_before_torch_is_imported() -> None:
-    program = "import sys, oodbench; oodbench.arithmetic.prepare(); print('torch' in sys.modules)"
-    done = python(ROOT, "-c", program)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+@pytest.mark.slow
+def test_importing_everything_changes_nothing_in_the_process(tmp_path: Path) -> None:
+    """Modules for a user's classes need no import of their own, installed packages register, and what
+    a run does not use is not imported.
+    """
+    for group, module, code in (
+        ("algorithms", "foreign_methods", METHOD),
+        ("selection_rules", "foreign_rules", RULE),
+    ):
+        (tmp_path / f"{module}.py").write_text(code)
+        installed(tmp_path, group, module)
+    done = python(Path("/"), "-c", PROGRAM, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    unknown, heavy, *others = done.stdout.splitlines() or [done.stderr]
+    assert (unknown, heavy) == ("module 'oodbench' has no attribute 'algorithm'", ""), done.stderr
+    assert others == ["foreign_rules True", "foreign_methods True", "[]"], done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+LIGHT = """
+import sys
+import oodbench
+oodbench.arithmetic.prepare()  # before torch is imported
+assert not {"torch", "numpy"} & set(sys.modules)
+
+from oodbench.list.catalogue import own_entries
+assert own_entries() and not {"torch", "numpy"} & set(sys.modules)
+
+import oodbench.__main__, oodbench.results.directory, oodbench.sweep
+import oodbench.report.html, oodbench.report.why
+from oodbench.report.__main__ import app
+app(["table", "out", "--plugin", "seen_rule"], standalone_mode=False)
+print("seen_rule" in sys.modules, "torch" in sys.modules)
+"""
 
 
 @pytest.mark.slow
-def test_importing_everything_changes_nothing_in_the_process() -> None:
-    """A fresh process imports the package, its methods and datasets, and the engine."""
-    done = python(ROOT, "-c", PROGRAM)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "unchanged\n", "")
+def test_lists_do_without_numpy_and_what_only_reads_without_torch(tmp_path: Path) -> None:
+    """Commands, records and reports; a table also with a plug-in that defines a rule."""
+    (tmp_path / "seen_rule.py").write_text(RULE)
+    made = Made(tmp_path / "out")
+    made.add("D", "ERM", ("a",), 0, rising(0.5))
+    made.write_plan()
+    done = python(tmp_path, "-c", LIGHT, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ERM" in done.stdout and done.stdout.endswith("\nTrue False\n")
 
 
 def test_help_lists_what_there_is_with_a_line_each() -> None:
@@ -82,43 +154,10 @@ def test_help_lists_what_there_is_with_a_line_each() -> None:
     assert "\n    load_model(directory: " in shown and "class Results(" in shown
 
 
-def test_modules_that_a_class_is_written_with_need_no_import() -> None:
-    code = """
-import sys
-import oodbench
-assert "torch" not in sys.modules
-oodbench.algorithms.Algorithm, oodbench.datasets.Dataset, oodbench.networks.base.Network
-oodbench.hparams.hparam, oodbench.errors.UserError, oodbench.tasks.Task
-assert {"algorithms", "selection", "metrics"} <= {*dir(oodbench)}
-oodbench.algorithm
-"""
-    done = python(ROOT, "-c", code)
-    assert done.stderr.splitlines()[-1].startswith("AttributeError: module 'oodbench' has no")
-
-
-ROOMS = sorted(path.parent.name for path in Path(oodbench.__file__).parent.glob("*/__main__.py"))
-
-
-def test_every_room_with_a_command_line_is_a_command() -> None:
+def test_every_room_with_a_command_line_is_a_command_with_a_help() -> None:
+    folder = Path(oodbench.__file__).parent
+    rooms = sorted(path.parent.name for path in folder.glob("*/__main__.py"))
     command = typer.main.get_command(main)
-    assert sorted(getattr(command, "commands")) == ROOMS  # noqa: B009
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_command_has_a_help(room: str) -> None:
-    assert f" {room} [OPTIONS]" in type_in(room, "--help", code=0).output
-
-
-@pytest.mark.slow
-def test_lists_do_without_numpy_and_commands_records_and_reports_without_torch() -> None:
-    rooms = "__main__", "results.directory", "sweep", "report.html", "report.why"
-    code = f"""
-import sys
-from oodbench.list.catalogue import own_entries
-
-assert own_entries() and not {{"torch", "numpy"}} & set(sys.modules)
-import oodbench.{", oodbench.".join(rooms)}
-assert "torch" not in sys.modules
-"""
-    done = python(ROOT, "-c", code)
-    assert done.returncode == 0, done.stderr
+    assert sorted(getattr(command, "commands")) == rooms  # noqa: B009
+    for room in rooms:
+        assert f" {room} [OPTIONS]" in type_in(room, "--help", code=0).output

@@ -23,8 +23,7 @@ from oodbench.selection import Rule
 from oodbench.sweep import launchers
 from oodbench.sweep.launchers import Launcher
 from tests.helpers.algorithms.plugins import REGISTRIES
-from tests.helpers.commands import installed, python
-from tests.helpers.paths import ROOT
+from tests.helpers.commands import installed
 
 
 class One:
@@ -58,76 +57,6 @@ def test_a_class_of_another_base_is_refused_with_the_base() -> None:
     for registry in REGISTRIES:
         with pytest.raises(UserError, match=rf"^One, .*: it is not derived from {registry.base}$"):
             registry.add("One")(One)
-
-
-METHOD = '''
-from oodbench.algorithms import Algorithm, register
-
-
-@register("Foreign", paper="none")
-class Foreign(Algorithm):
-    """Another package's method."""
-
-    def objective(self, out):
-        return out.risks.max()
-'''
-
-
-RULE = """
-from oodbench.selection import Rule, records_on, register
-
-
-@register("seen")
-class Seen(Rule):
-    summary, needs = "mean over the training examples", "nothing"
-
-    def evidence(self, runs):
-        return records_on(runs, "training_environments", "in")
-"""
-LOOK_UP = """
-import sys
-import oodbench.train
-from oodbench.algorithms import algorithms
-from oodbench.datasets import datasets
-from oodbench.networks import networks
-
-algorithms.get("ERM"), datasets.get("Spirals"), networks.get("MLP")
-heavy = {"matplotlib", "numba", "pandas", "scipy.stats", "sklearn", "torchvision", "transformers", "wilds"}
-print(*sorted(heavy & set(sys.modules)))
-
-from oodbench.selection import selection_rules
-print(selection_rules.get("seen").__module__, "oracle" in list(selection_rules))
-print(algorithms.get("Foreign").__module__, "ERM" in list(algorithms))
-"""
-
-
-@pytest.mark.slow
-def test_installed_packages_register_and_what_a_run_does_not_use_is_not_imported(
-    tmp_path: Path,
-) -> None:
-    for group, module, code in (
-        ("algorithms", "foreign_methods", METHOD),
-        ("selection_rules", "foreign_rules", RULE),
-    ):
-        (tmp_path / f"{module}.py").write_text(code)
-        installed(tmp_path, group, module)
-    done = python(Path("/"), "-c", LOOK_UP, PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert done.stdout == "\nforeign_rules True\nforeign_methods True\n", done.stderr
-
-
-READ = """
-import sys
-from oodbench.report.__main__ import app
-
-app(["table", "small.v3", "--plugin", "seen_rule"], standalone_mode=False)
-print("seen_rule" in sys.modules, "torch" in sys.modules)
-"""
-
-
-def test_a_table_with_a_plugin_of_a_rule_does_not_wait_for_torch(tmp_path: Path) -> None:
-    (tmp_path / "seen_rule.py").write_text(RULE)
-    done = python(tmp_path, "-c", READ, PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert done.stdout.endswith("\nTrue False\n"), done.stderr
 
 
 def test_an_entry_point_that_fails_is_named_at_every_look(
