@@ -164,9 +164,10 @@ def test_a_damaged_part_is_named_and_left_out(parts: Directory, damage: str) -> 
     assert set(lost["state"]) == {"planned"}
     (told,) = map(str, tables.notes)
     assert f"{parts.path / 'ended'}" in told
-    shown = type_in("report", "table", parts.path, "--notes", code=0).stdout
-    assert "ERM" in shown and "ended" in shown
-    type_in("sweep", "status", parts.path, code=0)
+    if damage in ("no count", "a pipe"):
+        shown = type_in("report", "table", parts.path, "--notes", code=0).stdout
+        assert "ERM" in shown and "ended" in shown
+        type_in("sweep", "status", parts.path, code=0)
 
 
 def test_a_run_that_two_parts_tell_otherwise_counts_nowhere_until_it_ends_again(

@@ -321,22 +321,6 @@ launched(algorithms=[Failing], out="failing")
 """
 
 
-@pytest.mark.slow
-def test_a_script_may_define_its_method(tmp_path: Path) -> None:
-    """Workers do not run the script again, and the runs are stale when the class is another."""
-    printed = script(tmp_path, SCRIPT)
-    assert "__main__ done done\n" in printed and "__main__ done done done done\n" in printed
-    assert printed.count("] done:") == 4
-    line = SCRIPT.splitlines().index('            raise ValueError("no")') + 1
-    for sentence in (
-        "Mine has changed since 1 of its 1 runs were trained (saved_scaled.py)",
-        "this script or notebook defines Mine, where the launcher slurm does not look",
-        "scaled uses `FACTOR`, which is neither imported nor a plain constant",
-        f"ValueError: no (script.py:{line}, in objective)",
-    ):
-        assert sentence in " ".join(printed.split()), printed
-
-
 DATASETS = """
 import torch
 import oodbench
@@ -365,11 +349,73 @@ class Other(Blobs):
     input_shape = (3,)
 
 
-keys = {"algorithms": ["ERM"], "trials": 1, "steps": 10, "out": "out", "workers": 1}
+keys = {"algorithms": ["ERM"], "trials": 1, "steps": 10, "out": "blobs", "workers": 1}
 results = oodbench.sweep([Blobs, Pictures, {"name": Other, "label": "other"}], **keys)
 print(*results.plan()["dataset"], *results.plan()["state"])
 assert [*oodbench.sweep(["Blobs", Pictures], **keys).plan().index][:2] == [*results.plan().index][:2]
 """
+KEPT = """
+import numpy as np
+import pandas as pd
+
+
+def doubled(out: Outputs) -> Tensor:
+    return 2 * out.risks.mean()
+
+
+class Own(Algorithm):
+    def objective(self, out: Outputs) -> Tensor:
+        return doubled(out)
+
+
+frame = pd.DataFrame({"age": np.arange(60.0), "y": ["no", "yes"] * 30, "site": np.arange(60) % 3})
+data = {"data": frame, "target": "y", "environment": "site", "label": "cohort"}
+keys = {"trials": 1, "steps": 4, "launcher": "debug", "keep_weights": ["last"]}
+oodbench.sweep([data], [Own], **keys, out="results/nb")
+"""
+LATER = """
+import oodbench
+import pandas as pd
+
+results = oodbench.Results("moved")
+try:
+    results.model(rule="last")
+except oodbench.errors.UserError as error:
+    print(error)
+model = results.model(rule="last", plugins=True)
+assert results.model(rule="last").spec == model.spec and "stale" not in str(results.table())
+print(model.spec.options["file"], tuple(model(model.dataset.read(pd.DataFrame({"age": [3.0]}))).shape))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_may_define_its_methods_and_datasets_and_load_its_models_later_and_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """Workers do not run the script again, and the runs are stale when the class is another.
+
+    A dataset that is not registered is called after its class, also where its base is one. A model's class
+    runs only when asked for, and its data frame's file is where the results are now.
+    """
+    before, after = tmp_path / "before", tmp_path / "after"
+    printed = script(before, SCRIPT + DATASETS + KEPT)
+    assert "__main__ done done\n" in printed and "__main__ done done done done\n" in printed
+    assert "Blobs Pictures other done done done\n" in printed
+    assert printed.count("] done:") == 4 + 3 + 1
+    line = SCRIPT.splitlines().index('            raise ValueError("no")') + 1
+    for sentence in (
+        "Mine has changed since 1 of its 1 runs were trained (saved_scaled.py)",
+        "this script or notebook defines Mine, where the launcher slurm does not look",
+        "scaled uses `FACTOR`, which is neither imported nor a plain constant",
+        f"ValueError: no (script.py:{line}, in objective)",
+    ):
+        assert sentence in " ".join(printed.split()), printed
+    after.mkdir()
+    (before / "results" / "nb").rename(after / "moved")
+    refused, told = script(after, LATER).splitlines()
+    assert "unknown algorithm 'Own'" in refused
+    assert refused.endswith("(`plugins=True` runs the code of the run's plug-ins, saved_Own)")
+    assert told == "results/nb/data/cohort.parquet (1, 1)"
 
 
 CLASS = """
@@ -403,58 +449,3 @@ def test_a_notebook_may_define_its_method_and_shows_a_bar(
     assert "<table" in first[-1]["data"]["text/html"]
     assert "LinearSEM: mse" in first[-1]["data"]["text/plain"]
     assert "they are trained again" in str(again) and "done" in again[-1]["data"]["text/plain"]
-
-
-NOTEBOOK = """
-import oodbench
-import numpy as np
-import pandas as pd
-from torch import Tensor
-from oodbench.algorithms import Algorithm, Outputs
-
-
-def scaled(out: Outputs) -> Tensor:
-    return 2 * out.risks.mean()
-
-
-class Mine(Algorithm):
-    def objective(self, out: Outputs) -> Tensor:
-        return scaled(out)
-
-
-frame = pd.DataFrame({"age": np.arange(60.0), "y": ["no", "yes"] * 30, "site": np.arange(60) % 3})
-data = {"data": frame, "target": "y", "environment": "site", "label": "cohort"}
-keys = {"trials": 1, "steps": 4, "launcher": "debug", "keep_weights": ["last"]}
-oodbench.sweep([data], [Mine], **keys, out="results/nb")
-"""
-LATER = """
-import oodbench
-import pandas as pd
-
-results = oodbench.Results("moved")
-try:
-    results.model(rule="last")
-except oodbench.errors.UserError as error:
-    print(error)
-model = results.model(rule="last", plugins=True)
-assert results.model(rule="last").spec == model.spec and "stale" not in str(results.table())
-print(model.spec.options["file"], tuple(model(model.dataset.read(pd.DataFrame({"age": [3.0]}))).shape))
-"""
-
-
-@pytest.mark.slow
-def test_datasets_of_a_script_and_its_model_which_is_loaded_later_and_elsewhere(
-    tmp_path: Path,
-) -> None:
-    """A dataset that is not registered is called after its class, also where its base is one.
-
-    The model's class runs only when asked for, and its data frame's file is where the results are now.
-    """
-    before, after = tmp_path / "before", tmp_path / "after"
-    assert "Blobs Pictures other done done done\n" in script(before, DATASETS + NOTEBOOK)
-    after.mkdir()
-    (before / "results" / "nb").rename(after / "moved")
-    refused, told = script(after, LATER).splitlines()
-    assert "unknown algorithm 'Mine'" in refused
-    assert refused.endswith("(`plugins=True` runs the code of the run's plug-ins, saved_Mine)")
-    assert told == "results/nb/data/cohort.parquet (1, 1)"

@@ -155,11 +155,9 @@ def test_a_server_that_dies_while_a_worker_starts_is_replaced(tmp_path: Path) ->
 
 @pytest.mark.skipif(not FORKS, reason="workers are not forked here")
 def test_workers_reuse_freed_memory_and_the_user_process_keeps_its_environment() -> None:
-    before = dict(os.environ)
-    server: Any = forkserver._forkserver
-    server._stop()
     warm_up()
-    assert dict(os.environ) == before
+    assert not MALLOC.keys() & os.environ.keys()
+    server: Any = forkserver._forkserver
     wanted = {f"{name}={value}".encode() for name, value in MALLOC.items()}
     file = Path(f"/proc/{server._forkserver_pid}/environ")
     until(lambda: wanted <= {*file.read_bytes().split(b"\0")})  # it may still be starting
@@ -195,35 +193,45 @@ def wait_for_records(out: Path, count: int) -> None:
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Directory]:
     """A sweep long enough to be killed in the middle, and its undisturbed results."""
+    load_plugins([ODD_METHODS])
     folder = tmp_path_factory.mktemp("longer")
-    changes = {"steps": 400, "evaluate_every": 50}
+    rows = {"algorithms": ["Slow", "ERM", "IRM"], "trials": 1}
+    changes = {"steps": 400, "evaluate_every": 50, **rows}
     Debug().launch(job(tiny(**changes), folder / "reference"))
-    return tiny_file(folder, **changes), Directory(folder / "reference")
+    return tiny_file(folder, **changes, plugins=[ODD_METHODS]), Directory(folder / "reference")
 
 
 @pytest.mark.parametrize(
-    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
+    "how",
+    [
+        signal.SIGKILL,
+        *(pytest.param(s, marks=pytest.mark.nightly) for s in (signal.SIGTERM, signal.SIGINT)),
+    ],
 )
-def test_a_killed_launch_is_continued_to_the_same_end(
-    tmp_path: Path, how: signal.Signals, longer: tuple[Path, Directory]
+def test_a_launch_that_is_ended_leaves_no_process_and_goes_on_to_the_same_end(
+    tmp_path: Path,
+    how: signal.Signals,
+    longer: tuple[Path, Directory],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A worker is within a long step, which Ctrl-C alone would wait for."""
     sweep, reference = longer
-    out = tmp_path / "killed"
+    monkeypatch.setenv("SLOW_SECONDS", "0.01" if how == signal.SIGINT else "100")
+    out = tmp_path / "out"
     process = launch(sweep, out)
     wait_for_records(out, 2)
-    if how == signal.SIGKILL:
-        process.kill()
-    else:
-        os.killpg(process.pid, how)  # a terminal's Ctrl-C
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == (-9 if how == signal.SIGKILL else 130) and not errors
-    wait_for_the_end_of(process.pid)
     if how == signal.SIGINT:
-        assert b"goes on" in output
+        os.killpg(process.pid, how)  # a terminal's Ctrl-C
+    else:
+        process.send_signal(how)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == (130 if how == signal.SIGINT else -how) and not errors
+    wait_for_the_end_of(process.pid)
+    assert how != signal.SIGINT or b"goes on" in output
     assert any(s != "done" for s, _ in outcome(Directory(out)).values())
-    again = launch(sweep, out)
-    _, errors = again.communicate(timeout=120)
-    assert again.returncode == 0, errors
+    monkeypatch.setenv("SLOW_SECONDS", "0")
+    again = run("launch", sweep, "--out", out, "--workers", 2, "--yes")
+    assert again.exit_code == 0, again.output
     assert outcome(Directory(out)) == outcome(reference)
 
 
@@ -234,22 +242,6 @@ def test_nothing_is_left_of_a_launch_that_is_killed_while_it_plans(tmp_path: Pat
     process.kill()
     _, errors = process.communicate(timeout=60)
     assert not errors
-    wait_for_the_end_of(process.pid)
-
-
-@pytest.mark.parametrize(
-    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
-)
-def test_nothing_is_left_of_a_launch_that_ends_within_a_long_step(
-    tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLOW_SECONDS", "100")
-    out = tmp_path / "out"
-    process = launch(tiny_file(tmp_path, algorithms=["Slow"], plugins=[ODD_METHODS]), out)
-    wait_for_records(out, 2)
-    process.send_signal(how)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == -how and not errors
     wait_for_the_end_of(process.pid)
 
 
@@ -266,6 +258,7 @@ def test_workers_outlive_what_they_were_forked_from(tmp_path: Path) -> None:
     assert {state for state, _ in outcome(Directory(out)).values()} == {"done"}
 
 
+@pytest.mark.nightly
 def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:
     sweep = tiny_file(tmp_path, steps=300, evaluate_every=100, trials=3)
     out = tmp_path / "out"
