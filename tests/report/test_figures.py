@@ -37,9 +37,15 @@ def frames(made: Made) -> Tables:
 
 
 @pytest.mark.parametrize(
-    "suffix", [pytest.param(s, marks=[pytest.mark.slow] * (s != ".svg")) for s in SUFFIXES]
+    ("kind", "suffix"),
+    [
+        pytest.param(
+            kind, suffix, marks=[pytest.mark.nightly] * ("gains" != kind and suffix != ".svg")
+        )
+        for kind in FIGURES
+        for suffix in SUFFIXES
+    ],
 )
-@pytest.mark.parametrize("kind", FIGURES)
 def test_every_figure_is_written(made: Made, tmp_path: Path, kind: str, suffix: str) -> None:
     out = tmp_path / f"f{suffix}"
     arguments = ("figure", kind, made.results.path, "--out", out)

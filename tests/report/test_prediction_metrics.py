@@ -15,12 +15,12 @@ from oodbench.selection import usual
 from oodbench.selection.judge import choose, unchosen_predictions
 from tests.helpers.commands import type_in
 from tests.helpers.results.made import report
-from tests.helpers.results.sweeps import outcome, tiny, trained
+from tests.helpers.results.sweeps import DIGITS, outcome, tiny, trained
 
 pytestmark = pytest.mark.slow
 
 COLOURS: dict[str, Any] = {
-    **{"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1},
+    **{"datasets": [DIGITS], "algorithms": ["ERM"], "trials": 1},
     **{"steps": 10, "evaluate_every": 5},
 }
 

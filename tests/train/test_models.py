@@ -189,7 +189,12 @@ def test_new_image_files_are_read_as_in_training(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("network", "algorithm"), [("ResNet18", "ERM"), ("timm", "MIRO"), ("timm", "WiSEFT")]
+    ("network", "algorithm"),
+    [
+        ("ResNet18", "ERM"),
+        ("timm", "WiSEFT"),
+        pytest.param("timm", "MIRO", marks=pytest.mark.nightly),
+    ],
 )
 def test_the_file_of_pretrained_weights_is_not_needed_any_more(
     tmp_path: Path, network: str, algorithm: str

@@ -244,7 +244,7 @@ def test_damaged_files(copy: Path) -> None:
         make("ControlRewards", OPTIONS, copy).check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_makes_a_set_and_goes_on_after_a_stop(tmp_path: Path) -> None:
     flags = ["data", "make", "ControlRewards", "--data-dir", str(tmp_path), "--set", f"task={TASK}"]
     made = type_in(*flags, "--set", "episodes=6", code=0).output

@@ -30,7 +30,13 @@ PROTOCOL: dict[str, Any] = {
     "name": "tiny.v1",
     "datasets": [
         SEM,
-        {"name": "ColoredDigits", "copies": 1, "flips": [0.2, 0.1, 0.5, 0.9], "label": "digits"},
+        {
+            **{"name": "ColoredDigits", "copies": 1, "flips": [0.2, 0.1, 0.5, 0.9]},
+            **{
+                "label": "digits",
+                "training": {"network": {"name": "MLP", "hparams": {"width": 8}}},
+            },
+        },
     ],
     "algorithms": ["ERM", "IRM", "VREx"],
     "validation_environments": 1,

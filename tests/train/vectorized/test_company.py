@@ -48,7 +48,7 @@ OF_SWEEP: dict[str, str] = {
 KINDS = [(s, kind.replace("_", " ")) for s, kinds in OF_SWEEP.items() for kind in kinds.split()]
 SIZES = {2: 64, 8: 4, 14: 1, 16: 64, 40: 4}
 """Runs of a sweep, and how many of them are vectorized together at most."""
-QUICK = [("Digits", "EIIL"), ("Spirals", "IRM"), ("Digits", "ERM, clipped")]
+QUICK = [("Digits", "EIIL"), ("Spirals", "IRM")]
 Records = Mapping[str, Any]
 
 
