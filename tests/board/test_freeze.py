@@ -185,12 +185,12 @@ def leaderboard_of(source: Path, rule: str, metric: str) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(text))
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1 and more", None])
-def test_damaged_predictions_are_named(copy: Path, kept: Path, content: bytes | None) -> None:
+def test_damaged_predictions_are_named(copy: Path, kept: Path) -> None:
     invoke("freeze", kept, copy, "--predictions")
     (file,) = (copy / "predictions").iterdir()
-    file.write_bytes(file.read_bytes()[:-9] if content is None else content)
-    assert f"{file} is torn" in invoke("table", copy, "--metric", "auroc", code=2)
+    for content in (file.read_bytes()[:-9], b"", b"PAR1 and more"):
+        file.write_bytes(content)
+        assert f"{file} is torn" in invoke("table", copy, "--metric", "auroc", code=2)
 
 
 def test_digests_follow_the_data() -> None:

@@ -339,7 +339,11 @@ def test_the_fallback_says_so(name: str, what: str) -> None:
 
 @pytest.mark.parametrize("unit", ["ANDMask", "ExampleANDMask"])
 @pytest.mark.parametrize("parts", [*map(FEATURIZERS.get, MASKED), FALLING_BACK[0]])
-@pytest.mark.parametrize("block", [1, 40, 2**18], ids=lambda block: f"{block} at once")
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(1, marks=pytest.mark.nightly), 40, 2**18],
+    ids=lambda block: f"{block} at once",
+)
 def test_the_masks_are_the_loops_in_every_component(
     parts: Any, unit: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,12 @@ def training_output(network: nn.Module, x: Tensor, seed: int = 1) -> Tensor:
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [(n, o) for n in OTHERS for o in REGULARIZERS if o != "dropout" or n not in WITH_OWN_DROPOUT],
+    [
+        pytest.param(n, o, marks=[pytest.mark.nightly] * (n == "ResNet50"))  # a larger ResNet18
+        for n in OTHERS
+        for o in REGULARIZERS
+        if o != "dropout" or n not in WITH_OWN_DROPOUT
+    ],
 )
 def test_every_network_takes_regularizers_in_training_alone(name: str, option: str) -> None:
     plain = build(name, {}, (2, 8, 8), 3, 0)

@@ -47,7 +47,7 @@ def specs(name: str) -> list[RunSpec]:
     network = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
     values: dict[str, Any] = {"datasets": [spirals], "network": network, "hparam_draws": 2}
     values |= {"algorithms": [{"name": name, "hparams": {"batch_size": 16}}]}
-    return list(tiny(**values, steps=45, evaluate_every=15).runs.values())
+    return list(tiny(**values, steps=20, evaluate_every=10).runs.values())
 
 
 @pytest.mark.parametrize("name", [*TOGETHER, "TwoSteps", "XRM_IRM"])
@@ -68,9 +68,9 @@ def test_its_runs_together_are_those_alone(name: str, monkeypatch: pytest.Monkey
     alone, together = ([Run(spec, SETTINGS) for spec in specs(name)] for _ in range(2))
     assert why_not(alone[0]) is None
     program = VectorizedProgram(together)
-    program.run_steps(45)
+    program.run_steps(20)
     for run, evaluations in zip(alone, program.evaluate(range(4)), strict=True):
-        run.run_steps(45)
+        run.run_steps(20)
         for one, other in zip(evaluations, run.evaluate(), strict=True):
             assert one.value == pytest.approx(other.value, rel=1e-9, abs=1e-9)
 

@@ -26,16 +26,14 @@ from oodbench.sweep.launch import LaunchOptions, launch
 from tests.helpers.commands import type_in
 
 SEM = {"name": "LinearSEM", "num_examples": 40, "scales": [0.2, 1, 2, 5], "label": "SEM"}
+NARROW = {"network": {"name": "MLP", "hparams": {"width": 8}}}
 PROTOCOL: dict[str, Any] = {
     "name": "tiny.v1",
     "datasets": [
         SEM,
         {
             **{"name": "ColoredDigits", "copies": 1, "flips": [0.2, 0.1, 0.5, 0.9]},
-            **{
-                "label": "digits",
-                "training": {"network": {"name": "MLP", "hparams": {"width": 8}}},
-            },
+            **{"label": "digits", "training": NARROW},
         },
     ],
     "algorithms": ["ERM", "IRM", "VREx"],
@@ -47,12 +45,7 @@ PROTOCOL: dict[str, Any] = {
     "evaluate_every": 10,
 }
 """16 runs a row and dataset, which are vectorized."""
-ONE_RUN: dict[str, Any] = {
-    "algorithms": ["VREx"],
-    "datasets": [SEM],
-    "trials": 1,
-    "hparam_draws": 1,
-}
+ONE_RUN: dict[str, Any] = dict(algorithms=["VREx"], datasets=[SEM], trials=1, hparam_draws=1)
 
 
 def new_board(folder: Path, name: str, **changes: Any) -> Path:

@@ -46,7 +46,7 @@ def test_errors_and_rewards_of_a_small_sweep(
     of_two = [Entry(**{**dict(entry), "episodes": 6}) for entry in sweep.datasets[:2]]
     small = sweep.model_copy(update={"datasets": of_two, "algorithms": sweep.algorithms[:3]})
     out = tmp_path / "out"
-    launch(small, LaunchOptions(out=out, data_dir=tmp_path, workers=1))
+    launch(small, LaunchOptions(out=out, data_dir=tmp_path, launcher="debug"))
     values = control_rewards(1, {"control-rewards": read_results(Directory(out))})
     rows = ("ERM", "IRM", "VREx", "random", "true")
     assert {f"{row}, finger_spin: reward" for row in rows} < values.keys()
