@@ -335,7 +335,9 @@ def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -
     low, high = min(moments, key=moments.__getitem__), max(moments, key=moments.__getitem__)
     times, wider = (b / a if a else 0 for a, b in zip(moments[low], moments[high], strict=True))
     if times >= MULTIPLE and times / 2 < wider < 2 * times:
-        text = f"{name} is about {times:,.0f} times as large in '{names[high]}' as in '{names[low]}'"
+        text = (
+            f"{name} is about {times:,.0f} times as large in '{names[high]}' as in '{names[low]}'"
+        )
         text += ": its unit may be another one there"
         yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
 

@@ -9,7 +9,7 @@ import pytest
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.rerun import next_lines, quickstart_sheet
 from oodbench.report.comparison import table
-from oodbench.report.gaps import gaps_by_rule, resampled
+from oodbench.report.gaps import gaps_by_rule
 from oodbench.report.sources import beside_board, frames_of
 from oodbench.report.tables import FORMATS
 from oodbench.results.boards import find_board
@@ -54,8 +54,7 @@ def test_forty_runs_have_the_bits_that_they_were_frozen_with(tmp_path: Path) -> 
     assert "again: 40 equal bit for bit," in made.stdout, made.stdout + made.stderr
 
 
-def test_chosen_rows_keep_their_places_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resampled, "__defaults__", (None, 50))
+def test_chosen_rows_keep_their_places_among_all() -> None:
     whole, few = (table("small.v3", rows=rows) for rows in ((), ("ANDMask,IRM",)))
     places = []
     for sheet in (whole, few):

@@ -19,8 +19,6 @@ from tests.helpers.paths import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "protocols.json"
 PROTOCOL = "irm-colored-mnist-2019"
-LARGE = {"domainbed-2020", "rex-2021-v2"}
-"""Protocols that take seconds to plan."""
 SIZES: dict[str, Measured] = {}
 """What was measured of a dataset's first trial, by its options."""
 
@@ -60,20 +58,13 @@ def resolved(name: str, data_dir: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "large", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["small", "large"]
-)
-def test_no_protocol_has_changed(
-    large: bool, mnist_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_protocol_has_changed(mnist_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oodbench.sweep.sources.measured", measured_once)
     golden = json.loads(GOLDEN.read_text())
     assert sorted(golden) == sorted(protocols()), (
         "a new protocol goes into the golden file, none leaves it"
     )
     for name, frozen in golden.items():
-        if (name in LARGE) != large:
-            continue
         found = resolved(name, mnist_dir)
         assert found == frozen, f"{name} has changed: give the new one a new name"
 
