@@ -330,14 +330,12 @@ def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -
         for i in {*environment.tolist()}
         if len(of := values[environment == i]) >= FEW_EXAMPLES
     }
-    if not moments or any(mean < 2 * spread for mean, spread in moments.values()):
+    if not moments or any(mean < 4 * spread for mean, spread in moments.values()):
         return
     low, high = min(moments, key=moments.__getitem__), max(moments, key=moments.__getitem__)
     times, wider = (b / a if a else 0 for a, b in zip(moments[low], moments[high], strict=True))
     if times >= MULTIPLE and times / 2 < wider < 2 * times:
-        text = (
-            f"{name} is about {times:,.0f} times as large in '{names[high]}' as in '{names[low]}'"
-        )
+        text = f"{name} is about {times:,.0f} times as large in '{names[high]}' as in '{names[low]}'"
         text += ": its unit may be another one there"
         yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
 
@@ -378,9 +376,11 @@ def _score(values: Array, target: Array, is_class: bool) -> float:
     if FEW * (len(ties) - ties.sum()) < len(values):
         steps = steps[ties]
     if not is_class:
-        # few rows are far apart in the column, where a line may still tell the target
+        # few rows are far apart in the column, where a line or the ranks may still tell the target
+        ranks = np.argsort(np.argsort(target[order]))
         line = 1 - np.corrcoef(values, target)[0, 1] ** 2
-        error, least = min(line, (steps**2).mean() / 2 / target.var()), 0.01
+        curve = 1 - np.corrcoef(np.arange(len(ranks)), ranks)[0, 1] ** 2
+        error, least = min(line, curve, (steps**2).mean() / 2 / target.var()), 0.01
     else:
         others = len(target) - np.bincount(target.astype(int)).max()
         error, least = (steps != 0).mean() / 2, min(0.01, others / len(target) / 10)

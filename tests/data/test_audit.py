@@ -154,6 +154,10 @@ def test_a_line_tells_a_number_in_few_rows(tmp_path: Path) -> None:
     line = few.assign(line=3.3 * few["target"] + 0.02 * draw.normal(size=len(few)))
     (finding,) = found(tmp_path, line, kind="real")["a telling column"]
     assert finding.example == "line"
+    (finding,) = found(tmp_path, few.assign(curve=np.cbrt(few["target"])), kind="real")[
+        "a telling column"
+    ]
+    assert finding.example == "curve"
 
 
 @pytest.mark.parametrize(
@@ -225,6 +229,9 @@ def test_columns_of_other_units_or_without_a_cell_in_an_environment(tmp_path: Pa
     (unit,) = found(tmp_path, data)["another unit"]
     assert (unit.environments[1], unit.example) == ("B", "'height'")
     assert 90 < unit.counts["times"] < 110
+    assert "another unit" not in found(
+        tmp_path, frame().assign(income=lambda d: d["income"] * (1 + 9 * there))
+    )
     data.loc[there, "sum"] *= 1000
     real = found(tmp_path, data.drop(columns=["target", "height"]), target="sum", kind="real")
     assert [f.example for f in real["another unit"]] == ["the target"]

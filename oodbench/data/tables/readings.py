@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 
 import numpy as np
@@ -48,6 +49,8 @@ DATE = (
 )
 QUOTES = "\"'`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
 """Signs around texts that people see as equal without them."""
+CYRILLIC = str.maketrans("\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456", "aeopcyxi")
+"""Letters that people cannot tell from Latin ones."""
 LABELS = re.compile(r"\s*[|;,&+]\s*|(?<=\d) (?=\d)")
 """What separates several labels in a cell."""
 SAME = {"true": "1", "yes": "1", "false": "0", "no": "0"}
@@ -161,7 +164,7 @@ class Reader:
             why.append(
                 "more than 15 digits are rounded: `features` leaves out what are no quantities"
             )
-        why += _far_nines(given)
+        why += _far_codes(given)
         shown, gaps = f"{given.min():.5g} to {given.max():.5g}", len(values) - len(given)
         is_unusual = form is not POINT or len(why) > 1
         return values, Reading(name, "number", "; ".join(why), shown, gaps, is_unusual)
@@ -299,6 +302,16 @@ def look_alikes(texts: Iterable[str]) -> str:
     return f"{' and '.join(map(repr, several))} count as different" if several else ""
 
 
+def misspelt(counts: Mapping[str, int]) -> str:
+    """A clause on the first rare word with a letter more or less than another, or nothing."""
+    common = [text for text, count in counts.items() if count > sum(counts.values()) / 20]
+    for text in sorted(counts.keys() - {*common}):
+        near = get_close_matches(text, filter(str.isalpha, common), 1, 0.93)
+        if near and len(near[0]) != len(text) and text.isalpha():
+            return f"'{text}' may be '{near[0]}' misspelt"
+    return ""
+
+
 def several_labels(names: Collection[str]) -> str:
     """A clause on the first class such as `cat|dog` whose parts all occur in other classes, or nothing."""
     parts = {name: [part.strip() for part in LABELS.split(name.strip("[](){}"))] for name in names}
@@ -317,7 +330,7 @@ def several_labels(names: Collection[str]) -> str:
 
 def bare(text: str) -> str:
     """What people see of a text, without case, quotes, hyphens between words and leading zeros."""
-    plain = unicodedata.normalize("NFKC", text).casefold()
+    plain = unicodedata.normalize("NFKC", text).casefold().translate(CYRILLIC)
     seen = "".join(c for c in plain if unicodedata.category(c) != "Cf")
     seen = seen.strip(f"{BLANKS}{QUOTES}")
     return re.sub(r"(?<=\w)[\s_-]+(?=[^\W\d])|\.$|^0+(?=\d)", "", seen)
@@ -352,10 +365,10 @@ def _doubts(given: pa.Array, separator: str) -> list[str]:
     return said
 
 
-def _far_nines(filled: Numbers) -> list[str]:
+def _far_codes(filled: Numbers) -> list[str]:
     for value in (filled.min(), filled.max()):
-        others = filled[filled != value]
-        if re.fullmatch("-99+|999+", f"{value:.15g}") and len(others):
+        others, is_zero = filled[filled != value], value in (0, -1)
+        if re.fullmatch("-99+|999+|0|-1", f"{value:.15g}") and len(np.unique(others)) > 9 * is_zero:
             if np.abs(others - value).min() > np.ptp(others):
                 return [f"{value:g} is far from all others: leave its cells empty if they are gaps"]
     return []

@@ -199,6 +199,13 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
         ("c", ["N/A", "", "red"], "'' and 'N/A' count as different"),
         ("c", [f"{i}:30" for i in range(12)], "12 texts such as 0:30 count as words"),
         ("c", ["1.5", "2.5", "-999"], "-999 is far from all others"),
+        ("c", ["0", *(f"{90 + i}.5" for i in range(12))], "0 is far from all others"),
+        ("target", ["cat", "dog", "c\u0430t"], "'cat' and 'c\u0430t' count as different"),
+        (
+            "target",
+            [*["positive"] * 11, *["negative"] * 10, "postive"],
+            "'postive' may be 'positive' m",
+        ),
         ("c", ["(1.5)", "2.5"], "(1.5) and the like are negative"),
         ("c", ["1152921504606846977", "7"], "more than 15 digits are rounded"),
         ("target", ["cat", "dog", "cat|dog"], "'cat|dog' counts as a class: several labels"),
@@ -222,11 +229,14 @@ def test_what_could_mean_something_else_is_said(
         ["R&D", "Sales & Marketing"],
         ["tench, Tinca tinca", "crane, bird", "crane, machine"],
         ["10,000-20,000", "20,000-30,000"],
+        [*["abnormal"] * 20, "normal"],
+        [*["stage IIIA"] * 20, "stage III"],
         ["18-24", "New York, NY", "Albany, NY"],
     ],
 )
 def test_a_class_with_a_sign_in_its_name_is_one_label(tmp_path: Path, cells: list[str]) -> None:
-    assert not any("several labels" in note for note in table(tmp_path, frame(target=cells)).notes)
+    data = frame(target=np.resize(cells, 60).tolist())
+    assert not any("target' read as" in note for note in table(tmp_path, data).notes)
 
 
 def test_cells_that_are_all_in_brackets_are_no_negative_numbers(tmp_path: Path) -> None:
