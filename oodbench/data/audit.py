@@ -17,7 +17,7 @@ from oodbench.data.pictures.pixels import TINY
 from oodbench.data.preparation import Contents, class_names, group_names, hashes_of
 from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment
-from oodbench.errors import UserError, counted
+from oodbench.errors import UserError, counted, some
 from oodbench.notes import Finding
 
 CLOSE = 0.15
@@ -48,7 +48,7 @@ Outs = Mapping[str, Mapping[int, torch.Tensor]]
 
 
 def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
-    """Findings on what `inspect` returns, for the default test environments and for each one alone."""
+    """Findings on the result of `inspect`, with the default test environments and with each one alone."""
     environments = {c.name: c.examples for c in every}
     held_out = [dataset.test_environments, *((name,) for name in environments)]
     roles = [(tests, dataset.trainable(tests)) for tests in held_out]
@@ -56,14 +56,14 @@ def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
 
 
 def _unseeded(dataset: Dataset, environments: Environments, trial: int) -> list[Finding]:
-    """A finding if a dataset of a user's own gives other examples when it is made and loaded again."""
+    """A finding if a user's dataset loads different examples each time."""
     known = {name: e.x for name, e in environments.items() if isinstance(e.x, torch.Tensor)}
     is_ours = type(dataset).__module__.startswith("oodbench.")
     if not known or is_ours or sum(x.nbytes for x in known.values()) > LARGE:
         return []
     again: Any = type(dataset)(dataset.options, dataset.data_dir).load(trial)
     odd = [name for name, x in known.items() if not torch.equal(x, again[name].x)]
-    listed = _some([*map(repr, odd)])
+    listed = some([*map(repr, odd)], 3)
     text = f"{listed} differ each time that they are loaded: draw from `self.generator(trial)`"
     return [Finding("unseeded data", tuple(odd), {}, "", text)] if odd else []
 
@@ -78,8 +78,8 @@ def audit(
 ) -> list[Finding]:
     """Findings from comparing test with training environments, in the pairs that `roles` holds.
 
-    Inputs are compared by `hashes`, or if none are given, as far as no files have to be read. Columns are
-    judged with the first of the roles.
+    Without `hashes`, inputs are compared only if no files have to be read. Columns are judged on the
+    training environments of the first role.
     """
     found = _unseeded(dataset, environments, trial)
     with suppress(UserError, OSError):  # a run that needs these examples says so
@@ -146,7 +146,7 @@ def _several_classes(
     several = [number for number, count in classes.items() if count > 1]
     sizes = {name: int(np.isin(each, several).sum()) for name, each in numbers.items()}
     if several:
-        text = _some([f"{counted(n, 'picture')} of '{name}'" for name, n in sizes.items() if n])
+        text = some([f"{counted(n, 'picture')} of '{name}'" for name, n in sizes.items() if n], 3)
         text += " have other classes in equal copies: at most one class of each is right"
         where = tuple(name for name, n in sizes.items() if n)
         yield Finding("several classes", where, {"pictures": len(several)}, "", text)
@@ -161,7 +161,7 @@ def _of_forms(dataset: Images, environments: Environments) -> Iterator[Finding]:
     (_, rarest), known = Counter(forms).most_common()[-1], {*zip(forms, y, strict=True)}
     if len({*forms}) == len(known) > 1 and len({*y}) > 1 and rarest >= FEW:
         names = class_names(dataset)
-        said = _some([f"{form} ({names[target]})" for form, target in sorted(known)])
+        said = some([f"{form} ({names[target]})" for form, target in sorted(known)], 3)
         text = f"files of each class have another form than those of others: {said}"
         yield Finding("a telling form", tuple(environments), {}, sorted(known)[0][0], text)
 
@@ -198,7 +198,7 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _close(pixels: Array, of: Array) -> Array:
-    """The pairs (P, 2) of pictures that differ far less than those of an environment do."""
+    """The pairs (P, 2) of pictures far closer than neighbours within an environment usually are."""
     parts = [p.reshape(len(p), -1) for i in {*of.tolist()} if len(p := pixels[of == i]) > FEW]
     cosines = [np.partition(p[:: 1 + len(p) // 200] @ p.T, -2)[:, -2] for p in parts]
     apart = [np.sqrt(np.maximum(2 - 2 * each, 0)) for each in cosines]  # from the nearest other
@@ -241,7 +241,7 @@ def _shared(
     if not count or (of == "looks" and is_chance):
         return
     where = [name for name, there in trained.items() if np.isin(tested, there).any()]
-    listed = _some([*map(repr, where)])
+    listed = some([*map(repr, where)], 3)
     text, example = f"{count} of the {counted(len(tested), 'example')} of '{test}'", ""
     counts = {"examples": count, "of": len(tested)}
     if of != "groups":
@@ -263,7 +263,7 @@ def _shared(
 
 
 def _is_chance(tested: Array, trained: Array) -> bool:
-    """Whether chance explains the equal pairs between two sets, given those within each."""
+    """Whether chance explains the equal pairs between two sets, given the equal pairs within each set."""
     size = 1 + max(tested.max(), trained.max())
     a, b = (np.bincount(numbers, minlength=size) for numbers in (tested, trained))
     within = [1 + int((n * (n - 1)).sum()) // 2 for n in (a, b)]
@@ -290,23 +290,13 @@ def _of_columns(
         known = np.full(len(x), True)
         if name in columns.gaps:
             known = x[:, names.index(f"{name} {EMPTY}")] == 0
-            for empty in {*parts} - {[*parts][i] for i in environment[known]}:
-                text = (
-                    f"'{name}' is empty in every row of '{empty}': the others' {columns.imputation}"
-                )
-                text += " fills it there"
-                yield Finding("an empty column", (empty,), {}, name, text)
+            for empty in {*parts} - {[*parts][at] for at in environment[known]}:
+                text = f"'{name}' is empty in every row of '{empty}': the {columns.imputation} of others"
+                yield Finding("an empty column", (empty,), {}, name, f"{text} fills it there")
+        values, of, categories = x[known, i], environment[known], columns.categories.get(name)
+        yield from _meaningless(name, values, of, [*parts], categories, said)
         if name in columns.numbers:
-            yield from _units(repr(name), x[known, i], environment[known], [*parts])
-        if why := _identifier(name, x[known, i], environment[known], columns.categories.get(name)):
-            text = f"'{name}' looks like an identifier ({why}{said}): `features` leaves it out"
-            if 2 * len(np.unique(x[known, i])) <= known.sum():
-                text += ", and `group` keeps its equal values on one side of a split"
-            yield Finding("an identifier", tuple(parts), {"rows": len(x)}, name, text)
-        if _repeats_environment(x[known, i], environment[known], len(parts)):
-            text = f"'{name}' repeats the environment: each has one value of its own{said}"
-            text += "; `features` leaves it out"
-            yield Finding("an environment column", tuple(parts), {"rows": len(x)}, name, text)
+            yield from _units(name, values, of, [*parts])
         rows, is_class = trained & known, dataset.task.has_classes
         if dataset.task.kind == "multiclass" and (mark := _marked(x[rows, i], y[rows, 0])) >= 0:
             marks.setdefault(mark, name)
@@ -316,26 +306,45 @@ def _of_columns(
             counts = {"rows": int(rows.sum()), "score": score}
             yield Finding("a telling column", tuple(training), counts, name, text)
     if y.shape[1] == 1 and not dataset.task.has_classes:
-        yield from _units("the target", y[:, 0], environment, [*parts])
+        yield from _units("target", y[:, 0], environment, [*parts])
     if len(marks) > 1 and len(marks) >= len(np.unique(y[trained])) - 1:
-        listed = _some([*map(repr, marks.values())])
+        listed = some([*map(repr, marks.values())], 3)
         text = f"{listed} tell the target together (each marks a class{said}): `features` leaves them out"
         yield Finding("a telling column", tuple(training), {}, next(iter(marks.values())), text)
 
 
+def _meaningless(
+    name: str,
+    values: Array,
+    environment: Array,
+    names: Sequence[str],
+    categories: Sequence[str] | None,
+    said: str,
+) -> Iterator[Finding]:
+    """Findings on a column that identifies rows, or the environments `names`."""
+    if why := _identifier(name, values, environment, categories):
+        text = f"'{name}' looks like an identifier ({why}{said}): `features` leaves it out"
+        if 2 * len(np.unique(values)) <= len(values):
+            text += ", and `group` keeps its equal values on one side of a split"
+        yield Finding("an identifier", tuple(names), {"rows": len(values)}, name, text)
+    if _repeats_environment(values, environment, len(names)):
+        text = f"'{name}' repeats the environment: each has one value of its own{said}"
+        text += "; `features` leaves it out"
+        yield Finding("an environment column", tuple(names), {"rows": len(values)}, name, text)
+
+
 def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
-    """A finding on numbers that in one environment are a multiple of those in another, spread included."""
-    moments = {
-        i: (of.mean(), of.std())
-        for i in {*environment.tolist()}
-        if len(of := values[environment == i]) >= FEW_EXAMPLES
-    }
+    """A finding if mean and spread in an environment are the same multiple of another environment's."""
+    of = {i: values[environment == i] for i in {*environment.tolist()}}
+    moments = {i: (v.mean(), v.std()) for i, v in of.items() if len(v) >= FEW_EXAMPLES}
     if not moments or any(mean < 4 * spread for mean, spread in moments.values()):
         return
     low, high = min(moments, key=moments.__getitem__), max(moments, key=moments.__getitem__)
     times, wider = (b / a if a else 0 for a, b in zip(moments[low], moments[high], strict=True))
     if times >= MULTIPLE and times / 2 < wider < 2 * times:
-        text = f"{name} is about {times:,.0f} times as large in '{names[high]}' as in '{names[low]}'"
+        text = (
+            f"'{name}' is about {times:,.0f} times as large in '{names[high]}' as in '{names[low]}'"
+        )
         text += ": its unit may be another one there"
         yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
 
@@ -367,7 +376,7 @@ def _marked(values: Array, target: Array) -> int:
 def _score(values: Array, target: Array, is_class: bool) -> float:
     """The accuracy or R2 of the best function of a column, or 0 if chance explains it.
 
-    It is estimated from neighbours in the order of the column or, in one of few values, from equal values.
+    The estimate compares neighbours in the order of the column, or equal values in a column of few values.
     """
     if len(values) < MANY or np.ptp(values) == 0 or np.ptp(target) == 0:
         return 0.0
@@ -391,10 +400,10 @@ def _score(values: Array, target: Array, is_class: bool) -> float:
 def _identifier(
     name: str, values: Array, environment: Array, categories: Sequence[str] | None
 ) -> str:
-    """Why a column, of numbers unless there are `categories`, looks like an identifier, or nothing.
+    """Why a column of numbers or `categories` looks like an identifier, or an empty text.
 
-    Measurements may be distinct, too. Whole numbers are suspect if more of them would repeat by chance, or
-    if the ranges of environments hardly overlap.
+    Distinct measurements are no sign. Whole numbers are suspect if chance would repeat more of them, or if
+    the ranges of environments hardly overlap.
     """
     distinct, size = len(np.unique(values)), len(values)
     if categories is not None:
@@ -439,7 +448,7 @@ def _few(dataset: Dataset, name: str, environment: Environment) -> Iterator[Find
     names = group_names(dataset) or class_names(dataset)
     sizes = zip(names, torch.bincount(numbers[used], minlength=len(names)).tolist(), strict=True)
     if small := {group: n for group, n in sizes if 0 < n < FEW}:
-        listed = _some([f"'{group}' has {counted(n, 'example')}" for group, n in small.items()])
+        listed = some([f"'{group}' has {counted(n, 'example')}" for group, n in small.items()], 3)
         text = f"'{name}', {what} {listed}: values of the worst {what} are coarse"
         yield Finding(f"small {what}", (name,), small, next(iter(small)), text)
 
@@ -453,11 +462,7 @@ def _lacking(
     splits = [{*y[out].long().tolist()} for out in outs.values() if len(out)]
     lost = {n: sum(n not in split for split in splits) for n in torch.unique(y).long().tolist()}
     if lacking := {names[n]: trials for n, trials in lost.items() if trials}:
-        said = _some([f"'{each}' in {trials}" for each, trials in lacking.items()])
+        said = some([f"'{each}' in {trials}" for each, trials in lacking.items()], 3)
         text = f"out splits of '{name}' lack {said} of {counted(len(splits), 'trial')}"
         what = f"{text}: selection does not see them"
         yield Finding("lacking class", (name,), lacking, next(iter(lacking)), what)
-
-
-def _some(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:3]) + f" and {len(texts) - 3} more" * (len(texts) > 3)

@@ -1,4 +1,4 @@
-"""Files of datasets from a mirror or a folder, and from Parquet copies: the right ones or none."""
+"""Fetches a dataset's files from a mirror, a folder or a Parquet copy, and checks them."""
 
 import gzip
 import hashlib
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 SECONDS = 60
-"""How long a mirror is waited for."""
+"""The timeout of a request to a mirror."""
 ABSENT = 403, 404, 410
-"""The answers of mirrors for files that they do not have."""
+"""HTTP statuses for a file that a mirror does not have."""
 UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 PIECE = 2**20
 """Bytes that are copied at once."""
@@ -43,18 +43,17 @@ ARCHIVES = ".tar.gz", ".tgz", ".zip"
 BATCH = 1024
 """The rows of a Parquet copy that are held in memory at once."""
 SUMS = "SHA256SUMS"
-"""The file of a copy that has the checksums of the others, a line each, as `sha256sum` writes it."""
+"""The file with a copy's checksums, as `sha256sum` writes it."""
 ORDER = ("image_id", "id", "Unnamed: 0", "__index_level_0__", "filename")
-"""Columns that may number the rows of the package's table; the first that a copy has sorts them."""
+"""Columns that may number the rows; the first one in a copy sorts them."""
 
 
 def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
     """Fetch what is missing or damaged in `data_dir` from `source`, the address of a mirror or a folder.
 
-    Files whose md5 the dataset knows are taken under their paths or names, also with .gz. The folder of
-    another dataset is unpacked from the archive of its name, whose SHA-256 is compared with that of a file
-    NAME.sha256 next to it, or written from Parquet files. Raises UserError for what is missing, damaged or
-    another file.
+    Files with a known md5 are looked for by path and by name, also with .gz. A dataset that is a folder is
+    unpacked from the archive NAME, which is compared with a file NAME.sha256 next to it, or rebuilt from
+    Parquet files. Raises UserError for a missing, damaged or different file.
     """
     is_address = source.startswith(("http://", "https://"))
     folder = data_dir / dataset.metadata.folder
@@ -168,19 +167,19 @@ class Layout:
     tables: tuple[str, ...]
     """The names of its tables, which have the same rows."""
     columns: tuple[str, ...]
-    """The columns without which it cannot be read."""
+    """The required columns."""
     splits: dict[str, object]
-    """The value of `split` by the beginning of a file or folder name, in copies without that column."""
+    """In copies without a column `split`, its value by the beginning of a file or folder name."""
     other: object = None
     """The value of `split` in all other files; None leaves them out."""
     names: dict[str, str] = field(default_factory=dict)
     """Our names of columns, by the names that a copy may use."""
     picture: str = ""
-    """The path of a row's picture, by its columns and the `filename` that it has in the copy."""
+    """The template of a picture's path, with the row's columns and the copy's `filename` as fields."""
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    """The function of each column's values, which are the names of classes if the file has them."""
+    """The function that reads a column's values; class labels are names if the file has them."""
     also: dict[str, str] = field(default_factory=dict)
-    """Our names of columns, by other names that the tables use."""
+    """Our names of columns, by the names in the tables that are written."""
     published: tuple[int, ...] = ()
     """The number of examples in each split."""
 

@@ -68,7 +68,7 @@ class DrawnPictures(FileDataset):
         size: int = hparam(16, options=(16, 32, 64, 224))
         """The side of the pictures in pixels."""
         as_test: str = hparam("")
-        """The environment whose pictures all others get: what could be reached in it as a test."""
+        """The environment whose pictures every other one gets, which shows what it allows as a test."""
 
     options: Any
     options_of_files = ("size",)
@@ -176,7 +176,7 @@ class _Made(NamedTuple):
     """(N, C, side, side) bytes."""
     y: Tensor
     environment: Tensor
-    """(N,) indices of the environments among those of the dataset."""
+    """(N,) indices into the dataset's environments."""
     identity: Tensor
     """(N,) indices among the identities, sorted by name."""
     num_identities: int
@@ -202,8 +202,8 @@ def _read(listed: Path, pictures: Path, environments: tuple[str, ...]) -> _Made:
 def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
     """A drawing in RGB on white, (3, side, side).
 
-    It is rendered at a multiple of `side`, about `FINE` or more, and a pixel is the rounded mean of what
-    falls into it. Raises UserError, beginning with `who`, for a drawing that cannot be rendered.
+    It is rendered at a multiple of `side`, about `FINE` or more, whose blocks are averaged and rounded.
+    Raises UserError, beginning with `who`, for a drawing that cannot be rendered.
     """
     draw = renderer()
     times = max(1, FINE // side)

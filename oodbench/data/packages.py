@@ -18,7 +18,7 @@ from oodbench.errors import MissingError, UserError
 from oodbench.files import write_whole
 
 SECONDS = 300
-"""How long a package is waited for."""
+"""The timeout of a command that fetches packages."""
 COMMANDS = {"npm": "npm pack", "debian": "apt-get download", "python": "pip install"}
 """The command that fetches a package, by registry."""
 UNREADABLE = (tarfile.TarError, EOFError, OSError, ValueError, KeyError, TypeError)

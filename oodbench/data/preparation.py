@@ -175,8 +175,8 @@ class Contents:
     unreadable: list[str]
     """The error of each example that cannot be read."""
     repeated: int
-    """The number of examples whose inputs equal an earlier example's of the environment bit for bit;
-    0 for a dataset whose inputs repeat by design."""
+    """The number of examples with the inputs of an earlier example, bit for bit; 0 for a dataset whose
+    inputs repeat by design."""
     marginals: dict[str, str]
     """A summary of each input of a table: mean and deviation, or the share of ones."""
 

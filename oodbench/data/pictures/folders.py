@@ -19,7 +19,7 @@ from torch import Tensor
 
 from oodbench.data.pictures.augment import domainbed
 from oodbench.data.pictures.pixels import Look, White, decoded, look, opened, white_of
-from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces, progress
+from oodbench.data.streams import MemoryMapped, Prepared, Rows, Stored, keep, pieces, progress
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata
 from oodbench.errors import UserError, counted
 from oodbench.files import write_whole
@@ -42,25 +42,18 @@ def files_of(listing: Listing) -> list[Path]:
     return [file for images in listing.values() for file, _ in images]
 
 
-class ImageFiles(Stored):
-    """Images decoded when they are read, as bytes (3, size, size); the reader is `pictures.decoded`."""
+class ImageFiles(Prepared):
+    """Image files, decoded as bytes (3, size, size) when they are read; see `pixels.decoded`."""
 
     def __init__(
         self, files: Iterable[Path], size: int, white: White | None = None, *, upright: bool = True
     ) -> None:
-        self.shape = (3, size, size)
+        def prepare(file: Path) -> Tensor:
+            pixels = decoded(file, size, white, upright=upright)
+            return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+
         self._files = list(files)
-        self._read = partial(decoded, size=size, white=white, upright=upright)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def read(self, index: Tensor) -> Tensor:
-        """The images at `index`; raises UserError for a file that cannot be read."""
-        pixels = np.empty((len(index), *self.shape), np.uint8)
-        for row, i in zip(pixels, index.tolist(), strict=True):
-            row[:] = self._read(self._files[i]).transpose(2, 0, 1)
-        return torch.from_numpy(pixels)
+        super().__init__(self._files, prepare, (3, size, size))
 
     def digests(self, index: Tensor) -> list[bytes]:
         """Hash the pictures at `index`; raises UserError for one that cannot be read."""

@@ -46,7 +46,7 @@ ORIENTATION = 274
 PHOTOMETRIC = 262
 """TIFF's number of the entry that says whether 0 is white (0) or black (1)."""
 PAGED = ("GIF", "TIFF", "WEBP", "AVIF", "PNG")
-"""The formats whose files may hold several images; in others, such as MPO, they are copies of one."""
+"""The formats with several different images in a file; in others, such as MPO, all show the same."""
 WHITES = (1, *(2**bits - 1 for bits in (8, 10, 12, 14, *range(16, 33))))
 """The values that can be white in deep greys: 1 in floats, or the largest of so many bits."""
 
@@ -202,7 +202,7 @@ class Look(NamedTuple):
     several: bool = False
     """Whether it holds several images, such as pages."""
     upper: int | None = None
-    """The largest of the upper bytes of 16-bit colours, of which Pillow reads no others."""
+    """The largest upper byte of 16-bit colours; Pillow drops the lower bytes."""
     tiny: str = ""
     """The picture in `TINY` pixels a side, hexadecimal; empty for deep greys and single colours."""
     form: str = ""

@@ -1,4 +1,4 @@
-"""Tables whose values have types: JSON, Parquet and Arrow files, shards, and saved folders."""
+"""Reads tables with types: JSON, Parquet and Arrow files, shards, and saved folders."""
 
 import glob
 import json
@@ -40,7 +40,7 @@ class Read(NamedTuple):
     types: Mapping[str, str]
     """The types of columns whose values are not cells, such as lists."""
     place: Callable[[int], str]
-    """Names a row of the file, and by -1 its header, for an error."""
+    """Names a row for an error, and for -1 the header."""
     notes: tuple[str, ...]
 
 
