@@ -153,7 +153,7 @@ class Table(Listed):
         options, cells = self.options, self.rows.cells(name)
         if name in options.categorical:
             return self._category(name, "the option `categorical`")
-        if not pc.any(pc.not_equal(cells, "")).as_py():
+        if self.reader.is_empty(name):
             return Reading(name, "left out", "all its cells are empty", empty=len(cells)), None
         is_named = name in options.features
         if NAMELESS.fullmatch(name) and not is_named:

@@ -236,6 +236,11 @@ class Reader:
         fits = (pc.match_substring_regex(given, form.pattern) for form in self.forms)
         return any(pc.any(each).as_py() for each in fits)
 
+    def is_empty(self, name: str) -> bool:
+        """Whether all cells of a column are empty or marks of gaps."""
+        cells = self.table.cells(name)
+        return _filled(cells).null_count == len(cells)
+
     def is_date(self, name: str) -> bool:
         """Whether all filled cells of a column are dates."""
         cells = self.table.cells(name)

@@ -239,6 +239,10 @@ def test_a_class_with_a_sign_in_its_name_is_one_label(tmp_path: Path, cells: lis
     assert not any("target' read as" in note for note in table(tmp_path, data).notes)
 
 
+def test_a_column_of_marks_for_gaps_is_left_out(tmp_path: Path) -> None:
+    assert kinds(table(tmp_path, frame(c=["nan", "-", ""])))["c"] == "left out"
+
+
 def test_cells_that_are_all_in_brackets_are_no_negative_numbers(tmp_path: Path) -> None:
     assert kinds(table(tmp_path, frame(c=["(1)", "(2)"])))["c"] == "category"
 
