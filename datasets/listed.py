@@ -110,7 +110,7 @@ class Listed(Dataset):
             name: torch.from_numpy(np.flatnonzero(names == name)) for name in in_order(set(names))
         }
         """The rows of each environment, in the order of the file."""
-        if 2 * len(self.places) > len(names):
+        if len(self.places) > max(SEVERAL, len(names) // 2):
             what = (
                 f"the environment '{options.environment}' has {len(self.places)} different values"
             )
