@@ -24,7 +24,7 @@ from tests.helpers.results.sweeps import DIGITS, SPIRALS, require_alike, require
 pytestmark = pytest.mark.slow
 
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
-STEPS = 50
+STEPS = 30
 SMALL = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
 CLIPPED = {"clip_norm": [0.0, 0.01], "warm_up": [0.0, 0.5], "lr_schedule": "cosine"}
 WORDS: dict[str, dict[str, str]] = {"URM": {"squash": "relu"}}
@@ -38,7 +38,7 @@ def specs(
     values = {
         "name": "t", "datasets": [dataset], "hparam_draws": draws, "trials": trials,
         "algorithms": [{"name": algorithm, "hparams": {**WORDS.get(algorithm, {}), **hparams}}],
-        "steps": STEPS, "evaluate_every": 25, "network": network or SMALL,
+        "steps": STEPS, "evaluate_every": 15, "network": network or SMALL,
     }  # fmt: skip
     return list(make_plan(validate(values, "t")).runs.values())
 
@@ -92,7 +92,7 @@ def test_a_bundle_is_its_runs(
     bundle = [Run(spec, TrainSettings()) for spec in alike]
     assert len({(run.spec.bundle_key, program_key(run)) for run in bundle}) == 1
     program = VectorizedProgram(bundle)
-    for steps in (20, 30):
+    for steps in (12, 18):
         assert program.run_steps(steps) == [run.run_steps(steps) for run in alone] == [None] * 4
         for found, run in zip(program.evaluate(range(4)), alone, strict=True):
             require_alike(found, run.evaluate(), 1e-9)
