@@ -239,7 +239,8 @@ class Reader:
     def is_empty(self, name: str) -> bool:
         """Whether all cells of a column are empty or marks of gaps."""
         cells = self.table.cells(name)
-        return _filled(cells).null_count == len(cells)
+        empty: int = _filled(cells).null_count
+        return empty == len(cells)
 
     def is_date(self, name: str) -> bool:
         """Whether all filled cells of a column are dates."""
