@@ -111,10 +111,10 @@ class Listed(Dataset):
         }
         """The rows of each environment, in the order of the file."""
         if len(self.places) > max(SEVERAL, len(names) // 2):
-            what = (
-                f"the environment '{options.environment}' has {len(self.places)} different values"
+            raise UserError(
+                f"{self.path}: the environment '{options.environment}' has {len(self.places)} different "
+                f"values in {len(names)} rows; name a column of fewer"
             )
-            raise UserError(f"{self.path}: {what} in {len(names)} rows; name a column of fewer")
         rows = {name: at.tolist() for name, at in self.places.items()}
         self.reader = Reader(self.rows, options.decimal, rows)
         self.environments = tuple(self.places)
@@ -221,7 +221,7 @@ class Listed(Dataset):
         if role != "group":
             labels = labels or misspelt(Counter(words))
         if role == "group" and len(distinct) == len(words):
-            note = "each row has another"
+            note = "each row has another group"
         odd = [
             note,
             look_alikes(distinct),
@@ -286,10 +286,8 @@ class Listed(Dataset):
                     "regression give the option `kind: real`"
                 )
             reading = self._roles[self.options.target]
-            if len(names) <= np.ptp(numbers) or numbers.min() not in (
-                0,
-                1,
-            ):  # not numbers of classes
+            are_indices = numbers.min() in (0, 1) and len(names) > np.ptp(numbers)
+            if not are_indices:
                 why = f"{reading.why}; its {len(names)} numbers are classes: `kind: real` if they measure"
                 self._roles[reading.column] = replace(reading, why=why, unusual=True)
 
@@ -302,11 +300,11 @@ class Listed(Dataset):
                 hint = " (rename the column if it means something else)"
                 raise unknown("split", text, SPLITS, self.rows.place(row), hint)
         out, why = torch.tensor([text == "out" for text in texts]), "it replaces the drawn split"
-        lacking = [repr(name) for name, at in self.places.items() if not out[at].any()]
+        trained = {n: at for n, at in self.places.items() if n not in self.test_environments}
+        lacking = [repr(name) for name, at in trained.items() if not out[at].any()]
         if lacking:
-            why += (
-                f"; no row of {some(lacking, 4)} is `out`, and rules that select by `out` need some"
-            )
+            need = "and rules that select by `out` need some"
+            why += f"; no row of {some(lacking, 4)} is `out`, {need}"
         values = shown(sorted({*texts}))
         self._roles["split"] = Reading("split", "split", why, values, unusual=bool(lacking))
         return out

@@ -16,29 +16,24 @@ from oodbench.errors import UserError
 
 LFS = b"version https://git-lfs.github.com/spec/"
 """How a file begins that Git has not fetched from its store of large files."""
-PAGE = re.compile(rb"\s*<(!doctype )?html", re.IGNORECASE)
+PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype )?html", re.IGNORECASE)
 ROOM = 2**16
 """Bytes below which a disk counts as full."""
 
 
 def other_than_data(file: Path) -> str:
-    """What stands in the place of data: nothing, a web page, or a pointer of Git LFS; empty for others."""
+    """What a file is instead of data, such as a web page or a pointer of Git LFS; else an empty text."""
     with file.open("rb") as stream:
         start = stream.read(64)
     if start.startswith(LFS):
         return "a pointer of Git LFS: `git lfs pull` fetches the file"
-    is_page = PAGE.match(start) is not None
-    return (
-        "a web page, perhaps a login: download the file again"
-        if is_page
-        else ""
-        if start
-        else "empty"
-    )
+    if PAGE.match(start):
+        return "a web page, perhaps a login: download the file again"
+    return "" if start else "empty"
 
 
 def require_data(file: Path) -> None:
-    """Raise UserError for a file with something else in the place of data, see `other_than_data`."""
+    """Raise UserError for a file without data, see `other_than_data`."""
     if other := other_than_data(file):
         raise UserError(f"{file} is {other}")
 

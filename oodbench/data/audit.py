@@ -40,6 +40,7 @@ NAMED = re.compile(
 )
 LUMINANCE = np.array([[0.299], [0.587], [0.114]])
 """The shares of red, green and blue in grey."""
+ROUNDING = 1e-9
 Array = npt.NDArray[Any]
 Environments = Mapping[str, Environment]
 Hashes = Mapping[str, Sequence[bytes | None]]
@@ -187,8 +188,10 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
         pixels = pixels @ LUMINANCE
     pixels -= pixels.mean((1, 2, 3), keepdims=True)
     pixels /= np.sqrt((pixels**2).sum((1, 2, 3), keepdims=True))
-    skews = np.sign((pixels**3).sum((1, 2, 3), keepdims=True))  # a negative has the opposite one
-    pairs = np.concatenate([_close(pixels, of), _close(pixels * skews, of)])
+    cubes = (pixels**3).sum((1, 2, 3), keepdims=True)
+    # a negative has the opposite skew; symmetric values have none, up to rounding
+    signs = np.where(np.abs(cubes) < ROUNDING, 1, np.sign(cubes))
+    pairs = np.concatenate([_close(pixels, of), _close(pixels * signs, of)])
     if not len(pairs):
         return {}
     links = coo_array((np.ones(len(pairs)), at[pairs].T), shape=2 * (len(whole),))
@@ -290,8 +293,9 @@ def _of_columns(
         known = np.full(len(x), True)
         if name in columns.gaps:
             known = x[:, names.index(f"{name} {EMPTY}")] == 0
-            for empty in {*parts} - {[*parts][at] for at in environment[known]}:
-                text = f"'{name}' is empty in every row of '{empty}': the {columns.imputation} of others"
+            filled = np.unique(environment[known])
+            for empty in (n for k, n in enumerate(parts) if k not in filled):
+                text = f"'{name}' is empty in every row of '{empty}'{said}: the {columns.imputation} of others"
                 yield Finding("an empty column", (empty,), {}, name, f"{text} fills it there")
         values, of, categories = x[known, i], environment[known], columns.categories.get(name)
         yield from _meaningless(name, values, of, [*parts], categories, said)

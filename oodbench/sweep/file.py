@@ -367,7 +367,11 @@ def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] 
     completed |= values
     if "trials" in values:
         _drop_trials_of_datasets(completed)
-    return _under(protocol, validate(completed, str(path), plugins), values, str(path))
+    sweep = validate(completed, str(path), plugins)
+    try:
+        return _under(protocol, sweep, values)
+    except UserError as error:
+        raise error.at(str(path)) from error
 
 
 def name_of(path: Path) -> str:
@@ -413,12 +417,13 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _drop_trials_of_datasets(values: dict[str, Any]) -> None:
-    for dataset in values.get("datasets", []):
+    listed = values.get("datasets")
+    for dataset in listed if isinstance(listed, list) else ():
         if isinstance(dataset, dict) and isinstance(dataset.get("training"), dict):
             dataset["training"].pop("trials", None)
 
 
-def _under(protocol: Sweep, sweep: Sweep, given: Iterable[str], place: str) -> Sweep:
+def _under(protocol: Sweep, sweep: Sweep, given: Iterable[str]) -> Sweep:
     """The sweep, whose file has the keys `given`, with the rows that its protocol fixes.
 
     A protocol is a sweep in sweeps/protocols/ that never changes: other numbers need a protocol with
@@ -429,21 +434,20 @@ def _under(protocol: Sweep, sweep: Sweep, given: Iterable[str], place: str) -> S
     for key in given:
         if key not in FREE_KEYS and getattr(sweep, key) != getattr(protocol, key):
             raise UserError(
-                f"{place}: the protocol {protocol.name} fixes '{key}'; leave it out, or name no protocol"
+                f"the protocol {protocol.name} fixes '{key}'; leave it out, or name no protocol"
             )
     fixed = {row.title: row for row in protocol.algorithms}
     rows = []
     for row in sweep.algorithms:
         if row.name == "all" or row.name.startswith(KIND):
             raise UserError(
-                f"{place}: the protocol {protocol.name} fixes hyperparameters of methods that it lists; "
-                "list yours by their names"
+                f"the protocol {protocol.name} fixes hyperparameters of methods that it lists; list yours "
+                "by their names"
             )
         rows.append(fixed.get(row.title, row))
         if row not in (rows[-1], Row(name=row.title)):
             raise UserError(
-                f"{place}: the protocol {protocol.name} fixes the row '{row.title}'; give yours another "
-                "`label`"
+                f"the protocol {protocol.name} fixes the row '{row.title}'; give yours another `label`"
             )
     return sweep.model_copy(update={"algorithms": rows})
 

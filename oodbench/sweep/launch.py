@@ -69,7 +69,10 @@ def launch(sweep: Sweep, options: LaunchOptions) -> Counter[State]:
     if not stored or {*stored["rows"]["id"]} - ended(results.path).states.keys():
         launcher.warm_up()
     plan, options = _planned(sweep, options, results)
-    plan, before, left, again = _with_stored(plan, results, stored, options)
+    plan, before, again = _with_stored(plan, results, stored, options)
+    left = again | {
+        i for i, s in before.items() if not s.final or (options.failed and not s.complete)
+    }
     ids = tuple(i for i in plan.runs if i in left)
     job = Job(name=sweep.name, results=results, specs=plan.runs, ids=ids, options=options)
     if options.dry_run:
@@ -83,7 +86,8 @@ def launch(sweep: Sweep, options: LaunchOptions) -> Counter[State]:
         digests_now(job.specs, options.data_dir, results.path)
     trained: dict[str, State] = {}
     if ids or changed or results.names("runs") or len(ended(results.path).parts) > 1:
-        results.start_anew(again)
+        # a worker would take a broken run for ended
+        results.start_anew(again | {i for i in ids if before[i] is State.BROKEN})
         trained = _trained(job, launcher)
     states = before | {i: now.state for i, now in statuses_on_disk(results, ids).items()}
     if queued := sum(state is State.QUEUED for state in trained.values()):
@@ -185,8 +189,8 @@ _place = attrgetter(*PLAN_KEY)
 
 def _with_stored(
     plan: Plan, results: Directory, stored: Mapping[str, Any], options: LaunchOptions
-) -> tuple[Plan, dict[str, State], set[str], set[str]]:
-    """The plan with the stored runs that are kept, their states, and the ids to train and to start anew.
+) -> tuple[Plan, dict[str, State], frozenset[str]]:
+    """The plan with the stored runs that are kept, the runs' states, and the ids to train again.
 
     Prints which runs are stale; raises UserError for them unless `options.stale` says what to do.
     """
@@ -208,13 +212,7 @@ def _with_stored(
     if options.stale == KEEP:
         planned |= {_place(replaced[i]): replaced[i] for i in old & replaced.keys()}
         plan, old = replace(plan, rows=[planned[_place(spec)] for spec in plan.rows]), frozenset()
-    states = {i: statuses[i].state for i in plan.runs}
-    again = {i for i in plan.runs if i in old}
-    left = again | {
-        i for i, s in states.items() if not s.final or (options.failed and not s.complete)
-    }
-    # a worker would take a broken run for ended
-    return plan, states, left, again | {i for i in left if states[i] is State.BROKEN}
+    return plan, {i: statuses[i].state for i in plan.runs}, old & plan.runs.keys()
 
 
 def _check_datasets(results: Directory, plan: Plan, kept: Sequence[RunSpec]) -> None:

@@ -236,7 +236,8 @@ def _possible(
         for held_out in {spec.held_out: spec for spec in cell.runs}.values():
             names = _training_environments(cell.dataset, held_out)
             if empty := [name for name in names if not measured.sizes[name]]:
-                why = "the option `group` leaves none; " * bool(len(cell.dataset.cluster_names))
+                has_groups = len(cell.dataset.cluster_names) > 0
+                why = "the option `group` leaves none; " if has_groups else ""
                 raise UserError(
                     f"{first.dataset_name}: environment '{empty[0]}' has no example to train on: {why}"
                     "hold it out, too, or leave it out of the data"

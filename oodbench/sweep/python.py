@@ -134,7 +134,8 @@ def run(
 
 def _records(plan: Plan, options: LaunchOptions) -> "pd.DataFrame":
     """Train the run of a plan unless it has ended, and return its records."""
-    results, ((run_id, spec),) = Directory(options.out), plan.runs.items()
+    results = Directory(options.out)
+    ((run_id, spec),) = plan.runs.items()
     is_planned = (results.path / "sweep.json").exists() and run_id in results.specs()
     if not is_planned:  # else the sweep there keeps its name and settings
         store_plan(results, plan, options)

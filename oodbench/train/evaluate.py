@@ -131,14 +131,15 @@ def _put(
     whole: dict[str, Tensor], rows: list[Any], found: Mapping[str, Tensor], count: int
 ) -> None:
     # K predictors' values (K, n, ...) of a chunk go to their rows, K slices or indices, of (K, count, ...)
-    at: Any = slice(None), rows[0]
-    if not isinstance(rows[0], slice):
-        at = torch.arange(len(rows), device=rows[0].device)[:, None], torch.stack(rows)
     for key, values in found.items():
         if key not in whole:
             # at once: small results between the chunks' large tensors would fragment the heap
             whole[key] = values.new_empty(len(values), count, *values.shape[2:])
-        whole[key][at] = values
+        if isinstance(rows[0], slice):
+            whole[key][:, rows[0]] = values
+        else:
+            runs = torch.arange(len(rows), device=values.device)[:, None]
+            whole[key][runs, torch.stack(rows).to(values.device)] = values
 
 
 def _evaluations(

@@ -84,8 +84,8 @@ class Training:
     @property
     def evaluated(self) -> bool:
         """Whether an evaluation is due now."""
-        step = self.run.step
-        return self.diverged is not None or step in self.run.spec.due(step)
+        step, spec = self.run.step, self.run.spec
+        return self.diverged is not None or step % spec.interval == 0 or step == spec.steps
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> None:
         """Write a record, after the predictions and weights of its step that are kept.

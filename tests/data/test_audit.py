@@ -239,6 +239,9 @@ def test_columns_of_other_units_or_without_a_cell_in_an_environment(tmp_path: Pa
     data.loc[there, "height"] = np.nan
     (empty,) = found(tmp_path, data, missing="mean")["an empty column"]
     assert (empty.environments, empty.example) == (("B",), "height")
+    data.loc[data["environment"] == "A", "height"] = np.nan
+    of_two = found(tmp_path, data, missing="mean")["an empty column"]
+    assert [f.environments for f in of_two] == [("A",), ("B",)]
 
 
 @pytest.mark.parametrize(("column", "what"), [("target", "class"), ("environment", "environment")])
@@ -327,6 +330,20 @@ def test_pictures_that_look_alike_are_copies(
             change(picture).save(tmp_path / "B/y" / f"{i}.jpg", **{"format": "JPEG"} | again)
     (first, _) = copies()
     assert first.counts["examples"] == 9 and "look like examples of 'A'" in first.sentence
+
+
+def test_pictures_without_skew_are_not_negatives(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for place, name in [(place, name) for place in "AB" for name in ("x", "y")]:
+        (tmp_path / place / name).mkdir(parents=True)
+        for i in range(6):
+            shades = draw.permutation(np.tile([0, 255], 8)).reshape(4, 4).astype("uint8")
+            Image.fromarray(shades.repeat(8, 0).repeat(8, 1)).save(
+                tmp_path / place / name / f"{i}.png"
+            )
+    dataset = make("ImageFolder", {"root": str(tmp_path)})
+    kinds = {f.kind for f in audit_of(dataset, inspect(dataset))}
+    assert kinds == {"small environment"}
 
 
 @pytest.mark.parametrize("change", [{"size": (9, 9)}, {"format": "BMP"}])

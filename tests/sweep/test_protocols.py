@@ -106,6 +106,7 @@ def test_a_file_without_a_name_has_that_of_its_protocol(tmp_path: Path) -> None:
         ("algorithms: [{name: ERM, hparams: {lr: 0.1}}]\n", "fixes the row 'ERM'"),
         ("algorithms: all\n", "list yours by their names"),
         ("algorithms: [{kind: penalty}]\n", "list yours by their names"),
+        ("algorithms: [{name: ERM, average: swo}]\n", r"\.yaml: unknown average 'swo'"),
     ],
 )
 def test_what_would_move_a_number_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -114,6 +115,11 @@ def test_what_would_move_a_number_is_refused(text: str, message: str, tmp_path: 
     with pytest.raises(UserError, match=message):
         key, _, value = text.strip().partition(": ")
         read_sweep(find_sweep(PROTOCOL), [f"{key}={value}"])
+
+
+def test_a_mistake_beside_other_trials_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="datasets must be a list of names"):
+        read_sweep(file(tmp_path, "datasets: 5\ntrials: 2\n"))
 
 
 if __name__ == "__main__":

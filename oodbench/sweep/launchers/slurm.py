@@ -458,7 +458,7 @@ def ask(*command: str) -> str:
     """The output of a Slurm command; raises UserError with Slurm's message, or without Slurm here."""
     try:
         result = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, PermissionError) as error:  # a folder on the PATH may be closed
         raise UserError(
             f"there is no Slurm on this machine ('{command[0]}' is not on the PATH): "
             "launch where it is, or use --launcher local"

@@ -11,7 +11,7 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.estimate import Forecast, row_of
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import check_resources
-from oodbench.sweep.launchers.slurm import Request, Slurm, SlurmResources, minutes, packed
+from oodbench.sweep.launchers.slurm import Request, Slurm, SlurmResources, ask, minutes, packed
 from oodbench.terminal import terminal
 from tests.helpers.results.sweeps import job, tiny, tiny_file
 
@@ -108,3 +108,11 @@ def test_times_are_read_as_slurm_reads_them(text: str, expected: int | None) -> 
     else:
         check_resources("tiny", {"time": text})
         assert minutes(text) == expected
+
+
+def test_a_closed_folder_on_the_path_has_no_slurm(tmp_path: Path) -> None:
+    (tmp_path / "sbatch").write_text("not a program")
+    with pytest.raises(
+        UserError, match=r"no Slurm on this machine \('sbatch' is not on the PATH\)"
+    ):
+        ask("sbatch", "--version")

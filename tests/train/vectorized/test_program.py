@@ -103,6 +103,12 @@ def test_a_bundle_is_its_runs(
             torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
 
 
+def test_no_batch_is_drawn_to_decide_what_is_vectorized(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(specs("VREx", batch_size=16)[0], TrainSettings())
+    monkeypatch.delattr("oodbench.train.batches.Batches.__getitem__")
+    assert program_key(run) is not None
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", VECTORIZED)
 def test_in_float32_to_round_off(algorithm: str) -> None:
