@@ -152,13 +152,3 @@ def test_a_sweep_without_the_baseline_shows_values(tmp_path: Path) -> None:
     shown = view(tree, "D")
     assert shown["rows"]["IRM"][0] == pytest.approx(60) and shown["marks"] == []
     assert shown["finding"] == "IRM has the best accuracy of 1 row." and "(%)" in shown["picture"]
-
-
-@pytest.mark.slow
-def test_one_run_in_any_state(tmp_path: Path) -> None:
-    for state in ("done", "planned", "diverged", "failed", "running"):
-        sweep = Made(tmp_path / state)
-        sweep.add("D", "ERM", ("a",), 0, flat(0.5), state=state, error="e")
-        tree = page(sweep.results.path)
-        texts = [cell[VALUE] for cell in cells(tree, "train_val").values()]
-        assert texts == ["50.0"] * (state in ("done", "diverged"))

@@ -1,5 +1,6 @@
 """The page in a real browser: a made sweep's, and a made board's."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from oodbench.report.html import contents, render, write
 from oodbench.results.read import joined
 from oodbench.results.tables import Tables
 from tests.helpers.browser import Seen
-from tests.helpers.results.made import Made
+from tests.helpers.results.made import Made, flat
 from tests.report.html.conftest import NASTY, PERCENT
 
 pytestmark = pytest.mark.slow
@@ -179,11 +180,21 @@ def test_a_narrow_page_never_scrolls_sideways_and_has_its_numbers(shown: Seen, w
     page.set_viewport_size(before)
 
 
-@pytest.mark.parametrize("state", ["done", "planned", "failed"])
-def test_one_run_in_any_state_has_a_page(tab: Seen, tmp_path: Path, state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "value", "shown"),
+    [
+        ("done", 0.5, ["50.0"]),
+        ("diverged", math.nan, ["nan"]),
+        *((state, 0.5, ["·"]) for state in ("planned", "failed", "running")),
+    ],
+)
+def test_one_run_in_any_state_has_a_page(
+    tab: Seen, tmp_path: Path, state: str, value: float, shown: list[str]
+) -> None:
     sweep = Made(tmp_path)
-    sweep.add("D", "ERM", ("a",), 0, lambda e, s, t: float("nan"), state=state, error="why")
+    sweep.add("D", "ERM", ("a",), 0, flat(value), state=state, error="why")
     (tmp_path / "one.html").write_text(render(contents(joined([sweep.results.path]))))
     tab.page.goto((tmp_path / "one.html").as_uri())
     assert f"1 {state}." in tab.page.locator("#runs").inner_text()
+    assert [x for x in tab.page.locator("#table td.cell").all_inner_texts() if x] == shown
     assert tab.problems == []
