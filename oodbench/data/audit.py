@@ -295,8 +295,9 @@ def _of_columns(
             known = x[:, names.index(f"{name} {EMPTY}")] == 0
             filled = np.unique(environment[known])
             for empty in (n for k, n in enumerate(parts) if k not in filled):
-                text = f"'{name}' is empty in every row of '{empty}'{said}: the {columns.imputation} of others"
-                yield Finding("an empty column", (empty,), {}, name, f"{text} fills it there")
+                text = f"'{name}' is empty in every row of '{empty}'{said}: the "
+                text += f"{columns.imputation} of others fills it there"
+                yield Finding("an empty column", (empty,), {}, name, text)
         values, of, categories = x[known, i], environment[known], columns.categories.get(name)
         yield from _meaningless(name, values, of, [*parts], categories, said)
         if name in columns.numbers:
