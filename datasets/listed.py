@@ -174,10 +174,11 @@ class Listed(Dataset):
 
     def _ungrouped(self) -> Iterator[str]:
         for r in () if self.options.group else self.readings:
+            if r.kind != "left out" or not NAMED.fullmatch(r.column):
+                continue
             with suppress(UserError):  # for lists
                 cells = self.rows.cells(r.column)
-                repeats = 2 * pc.count_distinct(cells).as_py() <= len(cells)
-                if r.kind == "left out" and NAMED.fullmatch(r.column) and repeats:
+                if 2 * pc.count_distinct(cells).as_py() <= len(cells):
                     yield (
                         f"'{r.column}' is not read: if its equal values are of one patient or thing, the "
                         "option `group` keeps them on one side of a split"

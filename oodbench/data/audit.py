@@ -340,8 +340,9 @@ def _meaningless(
 
 def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
     """A finding if mean and spread in an environment are the same multiple of another environment's."""
-    of = {i: values[environment == i] for i in {*environment.tolist()}}
-    moments = {i: (v.mean(), v.std()) for i, v in of.items() if len(v) >= FEW_EXAMPLES}
+    numbers, starts = np.unique(environment, return_index=True)
+    parts = zip(numbers, np.split(values, starts[1:]), strict=True)
+    moments = {i: (v.mean(), v.std()) for i, v in parts if len(v) >= FEW_EXAMPLES}
     if not moments or any(mean < 4 * spread for mean, spread in moments.values()):
         return
     low, high = min(moments, key=moments.__getitem__), max(moments, key=moments.__getitem__)
