@@ -305,6 +305,8 @@ def _check_range(value: Any, limits: Mapping[str, Any], where: str) -> None:
     low, high, options = limits.get("low"), limits.get("high"), limits.get("options")
     if options and value not in options:
         raise unknown("value", value, options, where)
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise UserError(f"{where} must be below 2**63")
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{where} must be finite, not {value}")
     if isinstance(value, float) and 0 < abs(value) < 2.0**-1022:  # subnormal: 0 in training

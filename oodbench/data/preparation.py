@@ -1,6 +1,7 @@
 """From `Dataset.load` to a run: check the data, inspect them, and apply `Dataset.fit`."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -16,6 +17,8 @@ from oodbench.tasks import Task
 
 CHUNK = 4096
 """The number of examples in memory that are checked at once."""
+TOO_LARGE = re.compile("allocate memory|size calculation overflowed|Maximum allowed dimension")
+"""What torch and numpy say of sizes that no memory can hold."""
 
 
 def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
@@ -27,8 +30,8 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
     """
     try:
         environments: Any = dataset.load(trial)
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+    except (MemoryError, RuntimeError, ValueError) as error:
+        if not (isinstance(error, MemoryError) or TOO_LARGE.search(str(error))):
             raise
         raise UserError(f"{dataset.label}: its data need more memory than there is here") from error
     if not isinstance(environments, Mapping):

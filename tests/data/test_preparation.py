@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,9 +90,10 @@ class Centred(Plain):
         return lambda x: x - mean
 
 
-def test_data_larger_than_the_memory_are_refused() -> None:
+@pytest.mark.parametrize("options", [{"dim": 10**6}, {"num_examples": 1e18}])
+def test_data_larger_than_the_memory_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"LinearSEM.*: its data need more memory than there is"):
-        load_checked(make("LinearSEM", {"dim": 1_000_000}), 0)
+        load_checked(make("LinearSEM", options), 0)
 
 
 def test_what_is_fitted_sees_the_training_examples_alone_and_changes_all() -> None:
