@@ -25,7 +25,6 @@ from oodbench.data.tables.readings import (
     Reader,
     bare,
     look_alikes,
-    misspelt,
     one_spelling,
     several_labels,
     shown,
@@ -219,8 +218,6 @@ class Listed(Dataset):
         distinct = set(words)
         marks = [text for text in in_order(distinct) if text.lower() in MARKS]
         labels = several_labels(in_order(distinct)) if role == "target" else ""
-        if role != "group":
-            labels = labels or misspelt(Counter(words))
         if role == "group" and len(distinct) == len(words):
             note = "each row has another group"
         odd = [

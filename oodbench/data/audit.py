@@ -99,7 +99,6 @@ def audit(
                 if test in used and len(used) > 1:
                     found += _shared(dataset, test, used.pop(test), used, what)
         found += _of_columns(dataset, environments, roles[0][1] if roles else ())
-    found += _of_attributes(dataset, environments)
     for name in dict.fromkeys(name for tests, _ in roles for name in tests):
         found += _few(dataset, name, environments[name])
     for name, of_trials in (outs or {}).items():
@@ -353,19 +352,6 @@ def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -
         )
         text += ": its unit may be another one there"
         yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
-
-
-def _of_attributes(dataset: Dataset, environments: Environments) -> Iterator[Finding]:
-    parts = [e for e in environments.values() if e.attributes is not None and len(e.y)]
-    if not parts or not dataset.task.has_classes:
-        return
-    attributes = torch.cat([e.attributes for e in parts if e.attributes is not None]).tolist()
-    y = torch.cat([e.y for e in parts]).tolist()
-    place = [i for i, e in enumerate(parts) for _ in e.y]
-    for what, of in (("class", y), ("environment", place)):
-        if len({*zip(of, attributes, strict=True)}) == len({*of}) and len({*attributes}) > 1:
-            text = f"each {what} has one attribute only: groups differ from classes in name alone"
-            yield Finding("one attribute", tuple(environments), {}, "", text)
 
 
 def _marked(values: Array, target: Array) -> int:

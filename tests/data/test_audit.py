@@ -244,15 +244,6 @@ def test_columns_of_other_units_or_without_a_cell_in_an_environment(tmp_path: Pa
     assert [f.environments for f in of_two] == [("A",), ("B",)]
 
 
-@pytest.mark.parametrize(("column", "what"), [("target", "class"), ("environment", "environment")])
-def test_an_attribute_that_repeats_class_or_environment(
-    tmp_path: Path, column: str, what: str
-) -> None:
-    data = frame().assign(sex=lambda d: d[column])
-    (one,) = found(tmp_path, data, attribute="sex")["one attribute"]
-    assert one.sentence.startswith(f"each {what} has one attribute only")
-
-
 def pictures(root: Path) -> None:
     """Two classes of noise in two environments, of which three pictures are the same."""
     draw = np.random.default_rng(0)

@@ -5,7 +5,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 
 import numpy as np
@@ -306,16 +305,6 @@ def look_alikes(texts: Iterable[str]) -> str:
         same.setdefault("" if plain in MARKS else SAME.get(plain, plain), []).append(text)
     several = next((written for written in same.values() if len(written) > 1), ())
     return f"{' and '.join(map(repr, several))} count as different" if several else ""
-
-
-def misspelt(counts: Mapping[str, int]) -> str:
-    """A clause on the first rare word with a letter more or less than another, or nothing."""
-    common = [text for text, count in counts.items() if count > sum(counts.values()) / 20]
-    for text in sorted(counts.keys() - {*common}):
-        near = get_close_matches(text, filter(str.isalpha, common), 1, 0.93)
-        if near and len(near[0]) != len(text) and text.isalpha():
-            return f"'{text}' may be '{near[0]}' misspelt"
-    return ""
 
 
 def several_labels(names: Collection[str]) -> str:
