@@ -39,9 +39,13 @@ def require_data(file: Path) -> None:
 
 
 def nearest(path: Path) -> str:
-    """A question after the name that is nearest to a missing one in its folder, or nothing."""
+    """A question after the file that a missing one may be, or nothing.
+
+    It is a file of the same name one folder below, or the one in its folder whose name is nearest.
+    """
     names = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, 1)
+    below = [f"{name}/{path.name}" for name in names if (path.parent / name / path.name).exists()]
+    near = below or difflib.get_close_matches(path.name, names, 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -182,7 +182,8 @@ def load_plugins(modules: Iterable[str]) -> None:
             except ModuleNotFoundError as error:
                 if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                     raise
-                near = [] if here is None else [p.stem for p in here.glob("*.py")]
+                near = [path.stem for path in Path().glob("*.py")]
+                near += [f"{path.parent}.{module}" for path in Path().glob(f"*/{module}.py")]
                 places = " or ".join(str(place) for place in (here, "sys.path") if place)
                 raise unknown("plug-in module", module, near, places) from error
 

@@ -62,9 +62,15 @@ def _home(key: str, model: type[BaseModel], root: type[BaseModel]) -> str:
     """Where in the file an unknown key of a model belongs, in parentheses, or nothing."""
     inner = {name: _model_in(field.annotation) for name, field in root.model_fields.items()}
     names = [name for name, each in inner.items() if each and key in each.model_fields]
-    if "hparams" in model.model_fields and not get_close_matches(key, model.model_fields):
+    if names:
+        return f" (it belongs in `{'` or `'.join(names)}`)"
+    if get_close_matches(key, model.model_fields):
+        return ""
+    if "hparams" in model.model_fields:
         return " (hyperparameters stand under `hparams`)"
-    return f" (it belongs in `{'` or `'.join(names)}`)" if names else ""
+    if "algorithms" in model.model_fields:
+        return " (options stand in `datasets`, hyperparameters in `hparams` of `algorithms`)"
+    return ""
 
 
 def _sentence(

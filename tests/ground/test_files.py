@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.files import whole_file, whole_folder, write_whole
+from oodbench.files import nearest, whole_file, whole_folder, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -62,3 +62,12 @@ def test_a_folder_takes_its_name_whole_or_not_at_all(tmp_path: Path) -> None:
     with whole_folder(tmp_path / "nested") as temporary:
         (temporary / "inner").mkdir()
     assert (tmp_path / "nested" / "inner").is_dir()
+
+
+def test_a_missing_file_may_be_one_folder_below(tmp_path: Path) -> None:
+    (tmp_path / "patients").mkdir()
+    for name in ("visit.csv", "patients/visits.csv"):
+        (tmp_path / name).touch()
+    assert nearest(tmp_path / "visits.csv") == "; did you mean patients/visits.csv?"
+    assert nearest(tmp_path / "vist.csv") == "; did you mean visit.csv?"
+    assert not nearest(tmp_path / "scans.npz") and not nearest(tmp_path / "sites" / "visits.csv")

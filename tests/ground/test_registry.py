@@ -100,6 +100,18 @@ def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
     assert "\n" not in str(told.value) and len(str(told.value)) < 300 + len(str(tmp_path))
 
 
+def test_a_missing_plugin_may_be_one_folder_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "below_plugin.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"'below_plugin'.*; did you mean study\.below_plugin\?$"):
+        load_plugins(["below_plugin"])
+    load_plugins(["study.below_plugin"])
+
+
 def test_a_class_of_a_plug_in_that_is_not_registered_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
