@@ -1,4 +1,4 @@
-"""A table in a file: its encoding, its separator, and its cells as texts."""
+"""The cells of a table in a file, as texts; encoding, separator and header are detected."""
 
 import bz2
 import csv
@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from oodbench.data.tables.typed import (
+    ARROW,
     LINES,
     Read,
-    is_arrow,
     read_arrow,
     read_json,
     read_table,
@@ -31,26 +31,27 @@ from oodbench.files import require_data
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": " "}
 SAMPLE, LONG = 200, 10**6
-"""The numbers of first lines and characters by which the separator and the header are found."""
+"""The separator and the header are detected in the first 200 lines or million characters."""
 BLANKS = "".join(filter(str.isspace, map(chr, range(2**16)))) + "\u200b\u200e\u200f\u2060\ufeff"
-"""Characters that are stripped from names and cells: blanks, and invisible ones."""
+"""Characters that are stripped from names and cells: white space and invisible characters."""
 NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 JSON = re.compile(r'\s*\[?\s*\{\s*["}]')
-"""How JSON begins."""
+"""The beginning of JSON."""
 UNREAD = (
     *"7z arff avro db dta h5 hdf5 mat npy npz numbers ods orc pickle pkl rar rdata rds".split(),
     *"sas7bdat sav sqlite tar tar.gz tgz xls xlsb xlsm xlsx".split(),
 )
+"""The endings of formats that are not read."""
 PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     rb"\x1f\x8b": gzip.decompress,
     rb"BZh\d1AY&SY": bz2.decompress,
     rb"\xfd7zXZ\0": lzma.decompress,
     rb"\x28\xb5\x2f\xfd": lambda data: pa.input_stream(pa.py_buffer(data), "zstd").read(),
 }
-"""What unpacks a file that begins so."""
+"""Functions that decompress a file, by the pattern of its first bytes."""
 DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError)
-"""What these raise."""
+"""The errors of decompression."""
 FORMS = "save the table as CSV, JSON, Parquet or Feather"
 OTHERWISE = "leave the column out by the option `features`, which names the columns of inputs"
 OF_TYPES = {
@@ -58,40 +59,30 @@ OF_TYPES = {
     "list": "save their numbers as a column each (several labels an example need a dataset with the task "
     f"`multilabel`), or {OTHERWISE}",
 }
-"""What to do with values that are neither numbers nor texts, by a part of the type's name."""
+"""Hints on values that are neither numbers nor texts, by a word in the name of their type."""
 USUAL = ("target", "environment")
-"""The default columns of the options of these names."""
+"""Options whose default is the column of the same name."""
 
 
 class Cells:
-    """The cells of a table, without the blanks around them.
+    """The cells of a table as texts, without white space around them.
 
-    Values of JSON, Parquet and Arrow are texts as Python prints them, and a class label is its name. Any
-    other file is CSV with a header: UTF-8, UTF-16, UTF-32, or else Windows' Western European (cp1252). The
-    separator is the one that splits the first lines into most cells; lines above the header, which have
-    another number of cells or begin with #, are left out. `encoding` and `separator` override what is
-    detected.
+    JSON, Parquet and Arrow values are written as Python prints them. Any other file is read as CSV with a
+    header, in UTF-8, UTF-16, UTF-32, or else cp1252 (Western European Windows). The separator is the one
+    that splits the first lines into the most cells. Lines above the header, which begin with # or have
+    another number of cells, are left out.
     """
 
     def __init__(
         self, path: Path, encoding: str = "", separator: str = "", table: pa.Table | None = None
     ) -> None:
-        """Read the file, or `table`, which errors call `path`.
+        """Read the file at `path`, or take the contents of `table`, which errors then call `path`.
 
-        Raises UserError, with the line, for a file that is not a table.
+        `encoding` and `separator` replace the detected ones. Raises UserError, with the line, for a file
+        that is not a table.
         """
         self.path, self.separator, self.is_text = path, ",", False
-        for file in table_files(path) if table is None else ():
-            require_data(file)
-        if table is not None:
-            read = read_table(table)
-        elif is_arrow(path):
-            read = read_arrow(path)
-        else:
-            text, found = _decoded(path, encoding)
-            is_json = path.suffix.lower() in (".json", *LINES) or JSON.match(text)
-            self.is_text = not is_json
-            read = read_json(text, path) if is_json else self._read_csv(text, found, separator)
+        read = self._read_file(encoding, separator) if table is None else read_table(table)
         if not read.names or not len(read.columns[0]):
             raise UserError(f"{path} holds no row")
         self.columns = tuple(name or f"Unnamed: {i}" for i, name in enumerate(read.names))
@@ -101,12 +92,23 @@ class Cells:
                 raise UserError(f"{path}: two columns have the same name, {which}; rename one")
         self._read = read
         self.notes = read.notes
-        """What was unusual in reading the file."""
+        """Sentences on what was unusual about the file."""
         trimmed = [_trimmed(column).combine_chunks() for column in read.columns]
         self._columns = dict(zip(self.columns, trimmed, strict=True))
 
+    def _read_file(self, encoding: str, separator: str) -> Read:
+        for file in table_files(self.path):
+            require_data(file)
+        if not self.path.is_file() or self.path.suffix.lower() in ARROW:
+            return read_arrow(self.path)
+        text, found = _decoded(self.path, encoding)
+        if self.path.suffix.lower() in (".json", *LINES) or JSON.match(text):
+            return read_json(text, self.path)
+        self.is_text = True
+        return self._read_csv(text, found, separator)
+
     def _read_csv(self, text: str, encoding: str, separator: str) -> Read:
-        if excel := re.match(r"sep=(.)\r?(?=\n)", text):  # Excel's own line
+        if excel := re.match(r"sep=(.)\r?(?=\n)", text):  # Excel's own header line
             text, separator = text[excel.end() :], separator or excel[1]
         separator = SEPARATORS.get(separator, separator)
         if len(separator) > 1:
@@ -133,16 +135,16 @@ class Cells:
         return Read(*_columns(text, self.separator, self.path), {}, place, tuple(notes))
 
     def place(self, row: int) -> str:
-        """The file and the line of a row, for an error; -1 is the header."""
+        """The file and the line of a row, for errors; row -1 is the header."""
         return f"{self.path}, {self._read.place(row)}".removesuffix(", ")
 
     @property
     def texts_of_columns(self) -> Collection[pa.Array]:
-        """The cells of all columns; empty for values such as lists."""
+        """The cells of each column; empty texts for values such as lists."""
         return self._columns.values()
 
     def cells(self, name: str) -> pa.Array:
-        """The cells of a column, some of which may be empty; raises UserError for an unknown name."""
+        """The cells of a column, which may be empty; raises UserError for an unknown column."""
         if name not in self._columns:
             hint = f" (the option `{name}` names another)" if name in USUAL else ""
             if self.is_text and len(self.columns) == 1:
@@ -161,7 +163,7 @@ class Cells:
         return self._columns[name]
 
     def texts(self, name: str) -> Sequence[str]:
-        """The cells of a column; raises UserError, with the line, for an empty one."""
+        """The cells of a column; raises UserError, with the line, for an empty cell."""
         cells = self.cells(name)
         row = pc.index(cells, "").as_py()
         if row >= 0:
@@ -179,7 +181,7 @@ def _trimmed(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _unpacked(path: Path, data: bytes) -> bytes:
-    """The contents of a file, or of the only one in an archive."""
+    """The decompressed content of a file, or of the only file in an archive."""
     try:
         while unpack := next((u for start, u in PACKED.items() if re.match(start, data)), None):
             data = unpack(data)
@@ -201,25 +203,22 @@ def _unpacked(path: Path, data: bytes) -> bytes:
 
 
 def _decoded(path: Path, encoding: str) -> tuple[str, str]:
-    """The text of a file and its encoding, with the first line that is not UTF-8 if there is one."""
+    """The text of a file, and its encoding; for cp1252 also the first line that is not UTF-8."""
     if path.name.lower().endswith(tuple(f".{ending}" for ending in UNREAD)):
         raise UserError(f"{path} is of a form that is not read: {FORMS}")
     data = _unpacked(path, path.read_bytes())
-    likely = json.detect_encoding(data)  # UTF-16 and UTF-32 by their marks or zero bytes
-    try:
-        for tried in [encoding] if encoding else [likely, "cp1252"]:
-            try:
-                text = data.decode(tried)
-                break
-            except UnicodeDecodeError as error:
-                failed = error
-        else:
-            hint = "" if encoding else "; the option `encoding` names another, such as shift_jis"
-            raise UserError(
-                f"{path} is not a text in {encoding or 'UTF-8 or cp1252'}: {failed}{hint}"
-            )
-    except LookupError:
-        raise UserError(f"there is no encoding '{encoding}' (the option `encoding`)") from None
+    # detects UTF-16 and UTF-32 by byte order marks or zero bytes
+    for tried in [encoding] if encoding else [json.detect_encoding(data), "cp1252"]:
+        try:
+            text = data.decode(tried)
+            break
+        except UnicodeDecodeError as error:
+            failed = error
+        except LookupError:
+            raise UserError(f"there is no encoding '{encoding}' (the option `encoding`)") from None
+    else:
+        hint = "" if encoding else "; the option `encoding` names another, such as shift_jis"
+        raise UserError(f"{path} is not a text in {encoding or 'UTF-8 or cp1252'}: {failed}{hint}")
     if text.startswith(("PAR1", "ARRO", "FEA1")):
         hint = "unpack it, and let its name end in .parquet or .feather"
         raise UserError(f"{path} is Parquet or Feather: {hint}")
@@ -233,7 +232,10 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
 
 
 def _with_all_names(text: str, separator: str) -> str:
-    """The text with an empty name for a column without one: R's names of rows, or a separator too much."""
+    """The text with an empty name for a column without a name.
+
+    R writes none above the names of rows; other programs end each row with a separator.
+    """
     reader = csv.reader(io.StringIO(text[:LONG], newline=""), delimiter=separator)
     rows = [*islice(filter(None, reader), SAMPLE)]
     if not _lack_one_name(rows):
@@ -245,7 +247,7 @@ def _with_all_names(text: str, separator: str) -> str:
 
 
 def _from_header(text: str, given: str) -> tuple[str, str, int]:
-    """The text with empty lines above the header, their number, and what separates columns."""
+    """The text with the lines above the header blanked, the separator, and the number of these lines."""
     sample = "".join(islice(io.StringIO(text[:LONG], newline=""), SAMPLE))
     separator, above = _found(sample, [given] if given else [*SEPARATORS.values()])
     if separator == " ":
@@ -258,7 +260,7 @@ def _from_header(text: str, given: str) -> tuple[str, str, int]:
 
 
 def _found(sample: str, separators: Sequence[str]) -> tuple[str, int]:
-    """The separator with most cells a line, equally many from some line on, and the number of that line."""
+    """The separator that gives the most cells a line, and the number of lines above the header."""
     best = (False, False, 1, separators[0], 0)
     for separator in separators:
         is_last = separator == " "  # sentences have blanks, too
@@ -289,7 +291,7 @@ def _with_single_blanks(text: str) -> str:
 
 
 def _start(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """The index of the header and its number of cells: the first row unless others stand above."""
+    """The index of the header among the rows, usually 0, and its number of cells."""
     settled = max((i for i, r in enumerate(rows, 1) if len(r) != len(rows[-1])), default=0)
     comments = next((i for i, row in enumerate(rows) if not row[0].startswith("#")), 0)
     if settled < comments:
@@ -300,7 +302,7 @@ def _start(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
 
 
 def _names_columns(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether no cell of the first row is a number or repeated below it."""
+    """Whether no cell of the first row is a number or occurs again in its column."""
     columns = zip(*rows, strict=True)
     return not any(n and (NUMBER.fullmatch(n) or n in below) for n, *below in columns)
 
@@ -312,7 +314,7 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
     names = [name.strip(BLANKS) for name in header]
     if all(re.fullmatch("'.+'", name) for name in names):
         raise UserError(f"{path}: names are in single quotes; cells are quoted by double ones")
-    if text.count('"') % 2:  # arrow would take all up to the end for one cell
+    if text.count('"') % 2:  # Arrow would read everything up to the end as one cell
         _check(text, separator, path)
     data = text.encode()
     size = len(data) + 1
@@ -326,15 +328,15 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
         _check(text, separator, path)
         raise UserError(f"{path}: {' '.join(str(error).split())[:160]}") from None
     if len(table) + 1 < sum(not line.isspace() for line in io.StringIO(text)):
-        _check(text, separator, path)  # arrow lets a quote that opens a cell take further rows
+        _check(text, separator, path)  # Arrow lets an open quote swallow the rows after it
     size = len(table)
     while size and not any(column[size - 1].as_py().strip() for column in table.columns):
-        size -= 1  # a spreadsheet writes rows below the last one, too
+        size -= 1  # spreadsheets write empty rows below the last one
     return names, table.slice(0, size).columns
 
 
 def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    lines = (match[0] for match in LINE.finditer(text))  # a stream would copy a large text
+    lines = (match[0] for match in LINE.finditer(text))  # io.StringIO would copy the text
     reader = csv.reader(lines, delimiter=separator, strict=True)
     try:
         for cells in reader:

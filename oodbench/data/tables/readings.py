@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 
 import numpy as np
@@ -21,16 +22,16 @@ MARKS = (
     *"na n/a #n/a n.a. #na <na> nat nan -nan null (null)".split(),
     *r"#null! #div/0! #value! #ref! #name? #num! 1.#ind -1.#ind 1.#qnan -1.#qnan \n".split(),
 )
-"""Cells of a column of numbers that programs and people write for a gap, in lower case."""
+"""Cells that mean a gap in a column of numbers, in lower case."""
 WORDS = (
     *("k. a.", "not available", "not applicable", "no data"),
     *"none nil missing unknown n/d n.d. k.a. nodata".split(),
 )
-"""Words for a gap among numbers, which elsewhere are names like others."""
+"""Words that mean a gap among numbers, and are names anywhere else."""
 MOST = 100
-"""The most categories of a column; more are probably names or dates."""
+"""The most categories of a column; a column of more texts probably holds names or dates."""
 GROUPED = r"[ \x{00A0}\x{202F}\x{2019}']"
-"""Characters other than a point or a comma that separate thousands."""
+"""Separators of thousands other than a point or a comma."""
 EXPONENT = r"([eE][+-]?\d+)?"
 MONTH = (
     r"(?i:jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|"
@@ -47,23 +48,23 @@ DATE = (
     r"([ T]\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?(Z|GMT|UTC|[+-]\d{2}:?\d{2}|[AaPp][Mm]))?)?$"
 )
 QUOTES = "\"'`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
-"""Signs around texts that people see as equal without them."""
+"""Quotes, which do not count when texts are compared."""
 CYRILLIC = str.maketrans("\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456", "aeopcyxi")
-"""Letters that people cannot tell from Latin ones."""
+"""Cyrillic letters that look like Latin ones."""
 LABELS = re.compile(r"\s*[|;,&+]\s*|(?<=\d) (?=\d)")
-"""What separates several labels in a cell."""
+"""Separators of several labels in a cell."""
 SAME = {"true": "1", "yes": "1", "false": "0", "no": "0"}
-"""Words that mean what a number means."""
+"""Words that mean the same as a number."""
 NAMELESS = re.compile(r"(Unnamed: \d+(_level_\d+)?|__index_level_\d+__|\.\.\.\d+)(\.\d+)?")
-"""What pandas and readr call columns without a name."""
+"""The names that pandas and readr give to columns without a name."""
 AFFIXED = re.compile(
     r"([+-]?)([$€£¥]? ?)([+-]?[\d.,'\u2019\u00a0\u202f ]*\d)( ?(?:[%‰°$€£¥]|[^\W\d_])\D*)?"
 )
 """A number with a sign of currency before it, or a unit behind it."""
 LONG = r"^[+-]?\d{16,}$"
-"""A whole number of more digits than floats have."""
+"""A whole number with more digits than a float holds."""
 BOOKED = r"^(?:\(([^()+-]*\d[^()+-]*)\)|([^()+-]*\d)-)$"
-"""A negative number as in bookkeeping."""
+"""A negative number as bookkeepers write it, (5) or 5-."""
 OR_ELSE = (
     "; write numbers without their unit, leave the cell empty if the number is missing, or name a "
     "column of categories in the option `categorical`"
@@ -79,24 +80,25 @@ class Form:
 
     decimal: str
     thousands: str
-    """A class of characters as in a regular expression; empty if thousands are not separated."""
+    """A regular expression for the separator of thousands; empty without a separator."""
     said: str
+    """The description in notes."""
 
     @cached_property
     def pattern(self) -> str:
-        """The regular expression of a number."""
+        """The regular expression for a number."""
         point = re.escape(self.decimal)
         if not self.thousands:
             return rf"^[+-]?(\d+({point}\d*)?|{point}\d+){EXPONENT}$"
         return rf"^[+-]?(\d{{1,3}}|[1-9]\d{{0,2}}({self.thousands}\d{{3}})+)({point}\d+)?$"
 
     def fits(self, cells: pa.Array) -> bool:
-        """Whether all cells that are not null are of this form, and some are not."""
+        """Whether there are cells that are not null, and all of them are of this form."""
         given = pc.drop_null(cells)
         return len(given) > 0 and pc.all(pc.match_substring_regex(given, self.pattern)).as_py()
 
     def numbers(self, cells: pa.Array) -> Numbers:
-        """The numbers of cells (N,) of this form; NaN where one is null."""
+        """The numbers (N,) in cells of this form; NaN for null."""
         if self.thousands:
             cells = pc.replace_substring_regex(cells, self.thousands, "")
         if self.decimal != ".":
@@ -118,20 +120,18 @@ SPACED = {d: Form(d, GROUPED, "numbers with a blank or ' between thousands") for
 class Reader:
     """Reads the columns of a table as numbers, dates or texts."""
 
-    def __init__(
-        self, cells: Cells, decimal: str = "", rows: Mapping[str, Sequence[int]] | None = None
-    ) -> None:
-        """Take `decimal`, `.` or `,`, by default detected, and the `rows` of each environment."""
-        self.table, self._rows = cells, rows or {}
+    def __init__(self, cells: Cells, decimal: str, rows: Mapping[str, Sequence[int]]) -> None:
+        """Take the decimal sign, which is detected if empty, and the `rows` of each environment."""
+        self.table, self._rows = cells, rows
         chosen = decimal or self._found_decimal()
         others = [] if decimal else [f for d in FORMS if d != chosen for f in FORMS[d]]
         self.forms = [*FORMS[chosen], SPACED[chosen], *others]
         """The forms of numbers in the order in which they are tried."""
         self._written: dict[str, tuple[Form, str]] = {}
-        """The form and the unit of the columns that were read as numbers."""
+        """The form and the unit of each column that was read as numbers."""
 
     def numbers(self, name: str) -> tuple[Numbers, Reading] | None:
-        """A column as numbers (N,), NaN in gaps, and its reading; None if a filled cell is not a number."""
+        """A column as numbers (N,), NaN in gaps, and its reading; None if some cell is not a number."""
         cells = self.table.cells(name)
         filled, unit = _filled(cells), ""
         form = self._form_of(filled)
@@ -169,7 +169,10 @@ class Reader:
         return values, Reading(name, "number", "; ".join(why), shown, gaps, is_unusual)
 
     def more_numbers(self, name: str, cells: Cells) -> Numbers:
-        """New numbers (N,) of a column, NaN in gaps; raises UserError for other forms than it had."""
+        """A column of new rows as numbers (N,), NaN in gaps; they must have the form of the table's own.
+
+        Raises UserError, with the line, for any other cell.
+        """
         form, unit = self._written[name]
         if self.table.is_text and not cells.is_text:  # Python's own numbers
             form = POINT
@@ -189,7 +192,10 @@ class Reader:
         return POINT if form is COMMA and not has_comma else form
 
     def required_numbers(self, name: str, *, gaps: bool) -> tuple[Numbers, Reading]:
-        """A column as numbers; raises UserError, with the line, for others and, unless `gaps`, gaps."""
+        """A column as numbers, and its reading; gaps are allowed if `gaps`.
+
+        Raises UserError, with the line, for a cell that is not a number.
+        """
         found, cells = self.numbers(name), self.table.cells(name)
         if not gaps:
             self.table.texts(name)
@@ -208,9 +214,9 @@ class Reader:
         raise UserError(f"{self.table.place(row)}: {what}{f'; {odd}' if odd else or_else}")
 
     def _spellings(self, cells: pa.Array, *, may_agree: bool) -> str:
-        """A clause on two environments that write numbers by different signs, such as 1.234 and 1,234.
+        """A clause on two environments that write numbers differently, such as 1.234 and 1,234, or nothing.
 
-        They may agree where a cell such as 1,234.5 has both signs.
+        With `may_agree`, a cell such as 1,234.5 shows that both signs belong to one form.
         """
         written = {sign: pc.match_substring_regex(cells, rf"\d[{sign}]\d+$") for sign in ".,"}
         if not all(pc.any(matches).as_py() for matches in written.values()):
@@ -245,7 +251,7 @@ class Reader:
         """Whether all filled cells of a column are dates."""
         cells = self.table.cells(name)
         first = next((text for text in map(str, cells) if text.lower() not in MARKS), "")
-        if not pc.match_substring_regex(pa.scalar(first), DATE).as_py():  # most columns of numbers
+        if not pc.match_substring_regex(pa.scalar(first), DATE).as_py():  # fast
             return False
         return pc.all(pc.match_substring_regex(pc.drop_null(_filled(cells)), DATE)).as_py() is True
 
@@ -262,14 +268,13 @@ class Reader:
 
 
 def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
-    """The texts (N,) with each number written in one way (not 1 and 1.0), and a note if some were not."""
+    """The texts (N,) with one spelling of equal numbers such as 1 and 1.0, and a note on the first two."""
     texts = np.array(cells, dtype=object)
     distinct = sorted({*cells} - {""}, key=lambda text: (len(text), text))
-    same: dict[str, list[str]] = {}
+    same: dict[Decimal, list[str]] = {}
     if all(re.fullmatch(r"-?(0|[1-9]\d*)(\.\d*)?", text) for text in distinct):
         for text in distinct:
-            plain = text.rstrip("0").rstrip(".") if "." in text else text  # floats lose digits
-            same.setdefault("0" if plain == "-0" else plain, []).append(text)
+            same.setdefault(Decimal(text), []).append(text)  # a float would lose digits
     if len(same) in (0, len(distinct)):
         return texts, ""
     first = {text: written[0] for written in same.values() for text in written}
@@ -279,13 +284,13 @@ def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
 
 
 def _with_hyphens(cells: pa.Array) -> pa.Array:
-    """The cells with -5 for negative numbers, which bookkeeping writes (5) or 5-."""
+    """The cells with a hyphen as the minus sign, also for (5) and 5-, see `BOOKED`."""
     cells = pc.replace_substring(cells, "\u2212", "-")
     return pc.replace_substring_regex(cells, BOOKED, r"-\1\2") if _booked(cells) else cells
 
 
 def _booked(cells: pa.Array) -> list[str]:
-    """The negative numbers of bookkeeping, unless all cells look so."""
+    """The distinct cells that match `BOOKED`; none if every cell looks like that."""
     may_be = pc.or_(pc.starts_with(cells, "("), pc.ends_with(cells, "-"))
     found = pc.unique(cells.filter(may_be)) if not pc.all(may_be).as_py() else []
     return [text for text in map(str, found) if re.match(BOOKED, text)]
@@ -298,7 +303,7 @@ def _filled(cells: pa.Array) -> pa.Array:
 
 
 def look_alikes(texts: Iterable[str]) -> str:
-    """A clause on the first texts that people could take for equal, such as `Yes` and `yes`, or nothing."""
+    """A clause on the first texts that look equal to people, such as `Yes` and `yes`, or nothing."""
     same: dict[str, list[str]] = {}
     for text in sorted(set(texts)):
         plain = bare(text)
@@ -308,7 +313,7 @@ def look_alikes(texts: Iterable[str]) -> str:
 
 
 def several_labels(names: Collection[str]) -> str:
-    """A clause on the first class such as `cat|dog` whose parts all occur in other classes, or nothing."""
+    """A clause on the first class, such as `cat|dog`, whose parts are also in other classes, or nothing."""
     parts = {name: [part.strip() for part in LABELS.split(name.strip("[](){}"))] for name in names}
     counts = Counter(part for each in parts.values() for part in {*each})
     several = [name for name, each in parts.items() if len(each) > 1]
@@ -324,7 +329,7 @@ def several_labels(names: Collection[str]) -> str:
 
 
 def bare(text: str) -> str:
-    """What people see of a text, without case, quotes, hyphens between words and leading zeros."""
+    """A text without the differences that people overlook: case, quotes, hyphens, leading zeros."""
     plain = unicodedata.normalize("NFKC", text).casefold().translate(CYRILLIC)
     seen = "".join(c for c in plain if unicodedata.category(c) != "Cf")
     seen = seen.strip(f"{BLANKS}{QUOTES}")
@@ -332,7 +337,7 @@ def bare(text: str) -> str:
 
 
 def units(texts: Iterable[str]) -> str:
-    """A clause on the units of texts that are all numbers with one, or nothing."""
+    """A clause on the units of texts if each is a number with a unit, or nothing."""
     found = [AFFIXED.fullmatch(text) for text in texts]
     named = {f"{match[2]}{match[4] or ''}".strip() for match in found if match}
     return f"numbers in {', '.join(sorted(named))}" if all(found) and "" not in named else ""
@@ -370,7 +375,7 @@ def _far_codes(filled: Numbers) -> list[str]:
 
 
 def counts_rows(values: Numbers, of_environments: Iterable[Numbers]) -> bool:
-    """Whether numbers (N,) count the rows of the table, or of each environment, from 0 or 1 on."""
+    """Whether numbers (N,) count the rows of the table or of each environment, starting at 0 or 1."""
 
     def counts(values: Numbers) -> bool:
         start = values[0]
@@ -380,6 +385,6 @@ def counts_rows(values: Numbers, of_environments: Iterable[Numbers]) -> bool:
 
 
 def shown(texts: Sequence[str]) -> str:
-    """The first of some texts and, if there are more than four, their number."""
+    """Up to four of the texts, after their number if there are more."""
     some = ", ".join(texts[:4])
     return some if len(texts) <= 4 else f"{len(texts)}: {some}, ..."

@@ -1,4 +1,4 @@
-"""Reads tables with types: JSON, Parquet and Arrow files, shards, and saved folders."""
+"""Tables with typed values: JSON, Parquet and Arrow files, shards, and folders of `save_to_disk`."""
 
 import glob
 import json
@@ -22,38 +22,35 @@ if TYPE_CHECKING:
 
 ARROW, LINES = (".parquet", ".pq", ".feather", ".arrow"), (".jsonl", ".ndjson")
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\b.*")
+"""The name of a shard: the split, the shard's number, and the number of shards."""
 PARTITION = re.compile(r"([^=]+)=(.*)")
-"""A folder that holds the rows with one value of a column, such as `year=2020`."""
+"""The name of a folder whose rows share the value of a column, such as `year=2020`."""
 TREE = ("environment", "target", "path")
+"""The columns of JSON of the form {environment: {class: [files]}}."""
 
 
 Records = tuple[list[tuple[str, Any]], str]
-"""Records, each with its name in errors, and a note on their form."""
+"""The records, each with its name in errors, and a note on their form, which may be empty."""
 
 
 class Read(NamedTuple):
-    """A table as its file has it."""
+    """The contents of a table, before cells are trimmed."""
 
     names: Sequence[str]
     columns: Sequence[pa.ChunkedArray]
-    """The texts of each column; empty if its values are not cells."""
+    """The texts of each column; empty texts for a column whose values are not cells."""
     types: Mapping[str, str]
-    """The types of columns whose values are not cells, such as lists."""
+    """The type of each column whose values are not cells, such as lists."""
     place: Callable[[int], str]
-    """Names a row for an error, and for -1 the header."""
+    """The name of a row in errors; row -1 is the header."""
     notes: tuple[str, ...]
 
 
-def is_arrow(path: Path) -> bool:
-    """Whether a path names Arrow files: a file, a folder, or a split without its shards' numbers."""
-    return not path.is_file() or path.suffix.lower() in ARROW
-
-
 def table_files(path: Path) -> list[Path]:
-    """The files of a table: one, those that `save_to_disk` wrote, or shards as on Hugging Face's hub.
+    """The files of a table: a single file, those of `save_to_disk`, or shards as on Hugging Face's hub.
 
-    `data` names all shards in a folder, `data/train` those of a split; folders such as `year=2020` add a
-    column. Raises UserError without files.
+    The path `data` stands for all shards in that folder, `data/train` for the shards of a split. Raises
+    UserError if there are no files.
     """
     if path.is_file():
         if (shard := SHARD.fullmatch(path.name)) and int(shard[3]) > 1:
@@ -92,7 +89,7 @@ def _no_table(path: Path) -> UserError:
 
 
 def check_shards(files: Sequence[Path]) -> None:
-    """Raise UserError for a missing shard, by the numbers of the others, and for two sets of shards."""
+    """Raise UserError if a split lacks a shard, or has shards of two different counts."""
     named = [(file, m) for file in files if (m := SHARD.fullmatch(file.name))]
     found = {(file.parent / m[1], int(m[3]), int(m[2])) for file, m in named}
     for start, count, _ in sorted(found):
@@ -105,9 +102,10 @@ def check_shards(files: Sequence[Path]) -> None:
 
 
 def arrow_table(path: Path) -> pa.Table:
-    """Read Arrow's or Parquet's files; class labels are replaced by their names.
+    """The table in Parquet or Arrow files, with a column for each folder such as `year=2020`.
 
-    Raises UserError for what cannot be read.
+    Numbers of a Hugging Face `ClassLabel` are replaced by the names of the classes. Raises UserError if a
+    file cannot be read.
     """
     files = table_files(path)
     try:
@@ -136,15 +134,14 @@ def _read(file: Path) -> pa.Table:
         is_label = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         if is_label and name in table.column_names and pa.types.is_integer(table[name].type):
             numbers = table[name].combine_chunks()
-            # -1 is an unknown label
-            numbers = pc.if_else(pc.less(numbers, 0), None, numbers)
+            numbers = pc.if_else(pc.less(numbers, 0), None, numbers)  # -1 is an unknown label
             column = pc.take(pa.array(feature["names"], pa.string()), numbers)
             table = table.set_column(table.column_names.index(name), name, column)
     return table
 
 
 def _flattened(table: pa.Table) -> pa.Table:
-    """The table with a column for each field of its structs, except for those of pictures."""
+    """The table with a column for each field of a struct, except for Hugging Face's pictures."""
     parts = [table.select([i]) for i in range(table.num_columns)]
     nested = [
         pa.types.is_struct(field.type) and not {f.name for f in field.type} <= {"bytes", "path"}
@@ -159,7 +156,7 @@ def _flattened(table: pa.Table) -> pa.Table:
 
 
 def _without_codes(table: pa.Table) -> pa.Table:
-    """The table with plain values for categories, which other files may have."""
+    """The table with dictionary-encoded columns decoded, as shards may differ in their encoding."""
     for i, column in enumerate(table.columns):
         if pa.types.is_dictionary(column.type):
             table = table.set_column(i, table.field(i).name, column.cast(column.type.value_type))
@@ -175,14 +172,14 @@ def _partitioned(table: pa.Table, folders: Sequence[str]) -> pa.Table:
 
 
 def read_arrow(path: Path) -> Read:
-    """Read Arrow's or Parquet's files; raises UserError for what cannot be read."""
+    """The texts of a table in Parquet or Arrow files; raises UserError if a file cannot be read."""
     files = table_files(path)
     note = f"{len(files)} files are read as one table: {files[0]} to {files[-1]}"
     return read_table(arrow_table(path))._replace(notes=(note,) * (len(files) > 1))
 
 
 def read_table(table: pa.Table) -> Read:
-    """The texts of an Arrow table, with empty cells for NaN and null; fields are called COLUMN.FIELD."""
+    """The texts of an Arrow table, empty for NaN and null; a field of a struct is a column COLUMN.FIELD."""
     table = _without_codes(_flattened(table))
     columns, empty = [*map(_texts, table.columns)], pa.chunked_array([[""] * len(table)])
     others = [field for field, text in zip(table.schema, columns, strict=True) if text is None]
@@ -196,9 +193,9 @@ def read_table(table: pa.Table) -> Read:
 
 
 def table_of_frame(frame: "pd.DataFrame", called: str) -> pa.Table:
-    """A data frame of pandas as a table of Arrow, without its index; raises UserError for mixed types.
+    """A pandas data frame as an Arrow table, without the index; raises UserError for mixed types.
 
-    Intervals and periods, which Arrow would hold in pandas' own way, become texts.
+    Intervals and periods become texts, as Arrow has no such types.
     """
     import pandas as pd
 
@@ -226,9 +223,9 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 
 
 def read_json(text: str, path: Path) -> Read:
-    """Read records: in a list, by name or one a line; or files by environment and class.
+    """The texts of JSON in one of the forms of `_records`, or with one record a line.
 
-    Raises UserError, with the line, for what is not JSON, and for records that differ in their keys.
+    Raises UserError, with the line or record, for invalid JSON and for records with different keys.
     """
     found, note = [*_values(text, path)], ""
     named = [(f"line {line}", value) for line, value in found]
@@ -250,7 +247,7 @@ def read_json(text: str, path: Path) -> Read:
 
 
 def _is_by_column(inner: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether objects are columns with cells by row, as pandas writes them, and not rows by name."""
+    """Whether the outer keys are columns and the inner keys rows, as pandas writes a frame by default."""
     (first, *others) = map(set, inner.values())
     if any(first != other for other in others):
         return False
@@ -267,7 +264,7 @@ def _is_one_type(cells: Iterable[Any]) -> bool:
 
 
 def _flat(record: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """The record with the keys of its inner objects as OUTER.INNER."""
+    """The record with nested objects flattened to keys OUTER.INNER."""
     flat: dict[str, Any] = {}
     for key, value in record.items():
         is_object = isinstance(value, dict) and value
@@ -276,7 +273,7 @@ def _flat(record: dict[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
-    """The values in a text, one or a sequence, with the lines in which they start."""
+    """The JSON values that follow each other in a text, each with the line in which it starts."""
     decoder, line, start, end = json.JSONDecoder(object_pairs_hook=_object), 1, 0, 0
     while filled := re.compile(r"\S").search(text, end):
         line += text.count("\n", start, filled.start())
@@ -327,7 +324,7 @@ def _rows(names: Sequence[str], rows: Iterable[Iterable[Any]], note: str = "") -
 
 
 def _split(value: Mapping[str, Any]) -> Records | None:
-    """The form that pandas writes with orient="split"."""
+    """Records in the form of pandas' `to_json(orient="split")`."""
     names, rows = value.get("columns"), value.get("data")
     if not (isinstance(names, list) and isinstance(rows, list)):
         return None
@@ -364,7 +361,7 @@ def _tree(value: Mapping[str, Any]) -> Records | None:
 
 
 def _by_name(value: Mapping[str, Any]) -> Records | None:
-    """Rows by name, or columns by the names of rows."""
+    """Records from {row: {column: cell}}, or from {column: {row: cell}}."""
     if not value or not all(kinds - {list, dict} for kinds in _kinds(value)):
         return None
     if _is_by_column(value):
