@@ -1,4 +1,4 @@
-"""What in a dataset changes the meaning of a run's numbers: leaks, identifiers, and too few examples."""
+"""Audits of a dataset: leaks, identifiers and too few examples, which change what a run's numbers mean."""
 
 import re
 from collections import Counter
@@ -21,26 +21,28 @@ from oodbench.errors import UserError, counted, some
 from oodbench.notes import Finding
 
 CLOSE = 0.15
-"""Pictures that look the same differ by at most this share of their contrast."""
+"""Pictures that look alike differ by at most this share of their contrast."""
 LARGE = 2**28
-"""Users' data of more bytes are not loaded a second time."""
+"""A user's data are loaded twice and compared, unless they have more bytes than this."""
 FEW_EXAMPLES, FEW = 30, 10
-"""Metrics of an environment, and of a group or a class, with fewer examples are coarse."""
+"""Metrics are coarse for an environment, or for a group or class, with fewer examples."""
 MULTIPLE = 8
-"""Means of environments with such a ratio may be of other units."""
+"""Environments whose means differ by this factor may use different units."""
 SAMPLE = 20_000
-"""Columns are judged by at most about this many rows."""
+"""About the most rows by which columns are judged."""
 MANY = 20
-"""An identifier has at least this many values."""
+"""The least number of different values of an identifier."""
 COUNTED = re.compile(r"(.*\D)\d{3,}")
-"""A text that may number people or things, such as P0012."""
+"""A text that may be the number of a person or a thing, such as P0012."""
 UNIT = r"patient|subject|participant|person|customer|client|user|case|sample"
 NAMED = re.compile(
     rf"({UNIT})([\W_]?(id|no|nr|number))?|(.*[\W_])?(uu?id|mrn)|.*[\W_]id", re.IGNORECASE
 )
+"""The name of a column that may hold identifiers."""
 LUMINANCE = np.array([[0.299], [0.587], [0.114]])
 """The shares of red, green and blue in grey."""
 ROUNDING = 1e-9
+"""The skew of a picture with symmetric values, up to rounding errors."""
 Array = npt.NDArray[Any]
 Environments = Mapping[str, Environment]
 Hashes = Mapping[str, Sequence[bytes | None]]
@@ -49,7 +51,7 @@ Outs = Mapping[str, Mapping[int, torch.Tensor]]
 
 
 def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
-    """Findings on the result of `inspect`, with the default test environments and with each one alone."""
+    """Findings on the result of `inspect`, with the default test environments and with each environment."""
     environments = {c.name: c.examples for c in every}
     held_out = [dataset.test_environments, *((name,) for name in environments)]
     roles = [(tests, dataset.trainable(tests)) for tests in held_out]
@@ -57,7 +59,7 @@ def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
 
 
 def _unseeded(dataset: Dataset, environments: Environments, trial: int) -> list[Finding]:
-    """A finding if a user's dataset loads different examples each time."""
+    """A finding if a user's dataset gives other examples when it is loaded again."""
     known = {name: e.x for name, e in environments.items() if isinstance(e.x, torch.Tensor)}
     is_ours = type(dataset).__module__.startswith("oodbench.")
     if not known or is_ours or sum(x.nbytes for x in known.values()) > LARGE:
@@ -77,13 +79,13 @@ def audit(
     outs: Outs | None = None,
     trial: int = 0,
 ) -> list[Finding]:
-    """Findings from comparing test with training environments, in the pairs that `roles` holds.
+    """Findings on a dataset; `roles` lists pairs of test and training environments, which are compared.
 
-    Without `hashes`, inputs are compared only if no files have to be read. Columns are judged on the
-    training environments of the first role.
+    `hashes` of inputs are computed by default, unless that takes reading files. Columns are judged on the
+    training environments of the first pair.
     """
     found = _unseeded(dataset, environments, trial)
-    with suppress(UserError, OSError):  # a run that needs these examples says so
+    with suppress(UserError, OSError):  # examples that cannot be read stop the runs that need them
         inputs = {} if dataset.repeats else _numbered(dataset, environments, hashes)
         looks = {}
         if isinstance(dataset, Images) and inputs:
@@ -118,14 +120,15 @@ def _used(environment: Environment, is_held_out: bool) -> Array:
 def _numbered(
     dataset: Dataset, environments: Environments, hashes: Hashes | None
 ) -> dict[str, Array]:
-    """Numbers (N,) by environment, equal for equal inputs; empty if files would have to be read."""
+    """Integers (N,) by environment, equal for equal inputs; empty if files would have to be read."""
     are_stored = any(isinstance(e.x, Stored) for e in environments.values())
     if dataset.columns is not None and not are_stored:
-        # the upper 16 of 24 bits, which other programs' rounding leaves
+        # keep 16 bits of 24, so that rounding by other programs makes no difference
         rounded = {n: (e.x.float().view(torch.int32) + 64) >> 7 for n, e in environments.items()}
         hashes = {n: [*hashes_of(replace(environments[n], x=x), [])] for n, x in rounded.items()}
     elif hashes is None and isinstance(dataset, Images):
-        hashes = dataset.digests()
+        looks = dataset.survey.items()
+        hashes = {name: [bytes.fromhex(look.digest) for look in each] for name, each in looks}
     elif hashes is None and not are_stored:
         hashes = {name: [*hashes_of(e, [])] for name, e in environments.items()}
     known = hashes or {}
@@ -153,7 +156,7 @@ def _several_classes(
 
 
 def _of_forms(dataset: Images, environments: Environments) -> Iterator[Finding]:
-    """A finding if the format and size of each file tell its class."""
+    """A finding if each class has its own formats and sizes of files."""
     if not dataset.task.has_classes:
         return
     y = [int(target) for name in dataset.survey for target in environments[name].y]
@@ -167,10 +170,9 @@ def _of_forms(dataset: Images, environments: Environments) -> Iterator[Finding]:
 
 
 def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
-    """The numbers, equal also for pictures that look alike; empty if there are none.
+    """The `numbers`, made equal for pictures that look alike; empty if no pictures do.
 
-    Such are a JPEG that was saved again, a picture that was mirrored or turned, a copy in grey, and a
-    negative.
+    A picture looks like its copies that were saved again as JPEG, mirrored, turned, made grey or inverted.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -188,7 +190,7 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
     pixels -= pixels.mean((1, 2, 3), keepdims=True)
     pixels /= np.sqrt((pixels**2).sum((1, 2, 3), keepdims=True))
     cubes = (pixels**3).sum((1, 2, 3), keepdims=True)
-    # a negative has the opposite skew; symmetric values have none, up to rounding
+    # a negative has the opposite skew, and a picture with symmetric values has none
     signs = np.where(np.abs(cubes) < ROUNDING, 1, np.sign(cubes))
     pairs = np.concatenate([_close(pixels, of), _close(pixels * signs, of)])
     if not len(pairs):
@@ -200,7 +202,7 @@ def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _close(pixels: Array, of: Array) -> Array:
-    """The pairs (P, 2) of pictures far closer than neighbours within an environment usually are."""
+    """The pairs (P, 2) of pictures that are much closer than neighbours in an environment usually are."""
     parts = [p.reshape(len(p), -1) for i in {*of.tolist()} if len(p := pixels[of == i]) > FEW]
     cosines = [np.partition(p[:: 1 + len(p) // 200] @ p.T, -2)[:, -2] for p in parts]
     apart = [np.sqrt(np.maximum(2 - 2 * each, 0)) for each in cosines]  # from the nearest other
@@ -216,16 +218,16 @@ def neighbours(pixels: Array, radius: float) -> Array:
     ways = np.stack(
         [each[:, ::up, ::across] for each in both for up in (1, -1) for across in (1, -1)]
     )
-    # sorted, the pixels that turning exchanges are alike in all ways, and not farther apart
+    # after sorting the pixels that turns exchange, all ways are equal, and distances are no larger
     half = pixels.shape[1] // 2
     x = np.moveaxis(np.sort(ways[:, :, :half, :half], 0), 0, 1).reshape(len(pixels), -1) / 2**0.5
     x -= x.mean(0)
-    # trees are fast in few dimensions: rows that are near are also near in those that vary most
+    # trees are fast in few dimensions; close rows are also close in the directions of largest variance
     vectors, some = np.linalg.eigh(x.T @ x).eigenvectors, x[:: 1 + len(x) // 1000]
     for dimensions in (8, 16, 32, x.shape[1]):
         main = vectors[:, -dimensions:]
         found = cKDTree(some @ main).query_pairs(radius, output_type="ndarray")
-        if len(found) * len(x) <= 10 * len(some) ** 2:  # so few that all can be compared
+        if len(found) * len(x) <= 10 * len(some) ** 2:  # few enough to compare all
             break
     pairs = cKDTree(x @ main).query_pairs(radius, output_type="ndarray")
     second = pixels[pairs[:, 1]]
@@ -265,7 +267,7 @@ def _shared(
 
 
 def _is_chance(tested: Array, trained: Array) -> bool:
-    """Whether chance explains the equal pairs between two sets, given the equal pairs within each set."""
+    """Whether equal pairs between two sets are about as frequent as within each set."""
     size = 1 + max(tested.max(), trained.max())
     a, b = (np.bincount(numbers, minlength=size) for numbers in (tested, trained))
     within = [1 + int((n * (n - 1)).sum()) // 2 for n in (a, b)]
@@ -325,20 +327,21 @@ def _meaningless(
     categories: Sequence[str] | None,
     said: str,
 ) -> Iterator[Finding]:
-    """Findings on a column that identifies rows, or the environments `names`."""
+    """Findings on a column that identifies rows or the environments, whose names are `names`."""
     if why := _identifier(name, values, environment, categories):
         text = f"'{name}' looks like an identifier ({why}{said}): `features` leaves it out"
         if 2 * len(np.unique(values)) <= len(values):
             text += ", and `group` keeps its equal values on one side of a split"
         yield Finding("an identifier", tuple(names), {"rows": len(values)}, name, text)
-    if _repeats_environment(values, environment, len(names)):
+    pairs = {*zip(values.tolist(), environment.tolist(), strict=True)}
+    if 1 < len(names) == len({e for _, e in pairs}) == len({v for v, _ in pairs}) == len(pairs):
         text = f"'{name}' repeats the environment: each has one value of its own{said}"
         text += "; `features` leaves it out"
         yield Finding("an environment column", tuple(names), {"rows": len(values)}, name, text)
 
 
 def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
-    """A finding if mean and spread in an environment are the same multiple of another environment's."""
+    """A finding if mean and spread in one environment are the same large multiple of those in another."""
     numbers, starts = np.unique(environment, return_index=True)
     parts = zip(numbers, np.split(values, starts[1:]), strict=True)
     moments = {i: (v.mean(), v.std()) for i, v in parts if len(v) >= FEW_EXAMPLES}
@@ -355,7 +358,7 @@ def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -
 
 
 def _marked(values: Array, target: Array) -> int:
-    """The class that one of a column's two values marks with at most 1 % of exceptions, or -1."""
+    """The class whose rows are those of one of the column's two values, up to 1 % of them; -1 for none."""
     is_high = values == values.max(initial=0)
     if len(np.unique(values)) == 2:
         for marked in (is_high, ~is_high):
@@ -366,9 +369,10 @@ def _marked(values: Array, target: Array) -> int:
 
 
 def _score(values: Array, target: Array, is_class: bool) -> float:
-    """The accuracy or R2 of the best function of a column, or 0 if chance explains it.
+    """The accuracy or R² of the best prediction from a column if at least 0.99, otherwise 0.
 
-    The estimate compares neighbours in the order of the column, or equal values in a column of few values.
+    The estimate compares the targets of neighbours in the order of the column, or those of equal values if
+    there are few values.
     """
     if len(values) < MANY or np.ptp(values) == 0 or np.ptp(target) == 0:
         return 0.0
@@ -377,7 +381,7 @@ def _score(values: Array, target: Array, is_class: bool) -> float:
     if FEW * (len(ties) - ties.sum()) < len(values):
         steps = steps[ties]
     if not is_class:
-        # few rows are far apart in the column, where a line or the ranks may still tell the target
+        # neighbours differ if rows are few; a line or the ranks may still predict the target
         ranks = np.argsort(np.argsort(target[order]))
         line = 1 - np.corrcoef(values, target)[0, 1] ** 2
         curve = 1 - np.corrcoef(np.arange(len(ranks)), ranks)[0, 1] ** 2
@@ -392,10 +396,10 @@ def _score(values: Array, target: Array, is_class: bool) -> float:
 def _identifier(
     name: str, values: Array, environment: Array, categories: Sequence[str] | None
 ) -> str:
-    """Why a column of numbers or `categories` looks like an identifier, or an empty text.
+    """The reason why a column of numbers or `categories` looks like an identifier, or an empty text.
 
-    Distinct measurements are no sign. Whole numbers are suspect if chance would repeat more of them, or if
-    the ranges of environments hardly overlap.
+    Numbers that are not whole are measurements. Whole numbers are suspect if they repeat less often than by
+    chance, or if the ranges of environments hardly overlap.
     """
     distinct, size = len(np.unique(values)), len(values)
     if categories is not None:
@@ -417,13 +421,6 @@ def _identifier(
     are_many = all(len(np.unique(v)) > max(MANY, len(v) / 5) for v in parts)
     has_ranges = are_many and _score(values, environment, True)
     return "its ranges hardly overlap between environments" if has_ranges else ""
-
-
-def _repeats_environment(values: Array, environment: Array, count: int) -> bool:
-    there, first, sizes = np.unique(environment, return_index=True, return_counts=True)
-    own = values[first]
-    is_its_own = 1 < count == len(there) == len(np.unique(own))
-    return bool(is_its_own and (values == np.repeat(own, sizes)).all())
 
 
 def _few(dataset: Dataset, name: str, environment: Environment) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Datasets of small pictures that the user's machine draws once from packages."""
+"""Datasets of small pictures that are drawn once, on the user's machine, from packages."""
 
 import csv
 import importlib
@@ -29,17 +29,17 @@ from oodbench.hparams import hparam
 
 LIST, PICTURES, LICENCES = "pictures.csv", "pictures.npy", "LICENCES.txt"
 IN_MEMORY = 2**29
-"""Pictures of at most so many bytes are held in memory."""
+"""The most bytes of pictures that are held in memory."""
 CHUNK = 64
-"""Pictures that are drawn between two steps of the bar."""
+"""Pictures that are drawn and written at a time."""
 FIFTH = 5
-"""One in so many identities is in the `out` split, both in training and in testing."""
+"""One in five identities is in the `out` split, among those for training and those for testing."""
 FINE = 64
-"""Smaller drawings are rendered at about this side and averaged."""
+"""Drawings are rendered with at least about this side, then averaged."""
 VERSION = "0.5.0"
-"""The version of the package resvg-py, whose renderer determines every byte."""
+"""The version of resvg-py, as other versions may draw other bytes."""
 MARGIN = 1.1
-"""The side of a font's drawing, in larger sides of the character."""
+"""The side of a character's drawing, relative to the longer side of the character."""
 
 
 class Picture(NamedTuple):
@@ -54,11 +54,11 @@ class Picture(NamedTuple):
 
 
 class DrawnPictures(FileDataset):
-    """Pictures with identities, from packages.
+    """Pictures of identities, such as emojis or faces of fonts, drawn from packages.
 
-    `make` reads the packages, draws all pictures into one file, lists them in another, and keeps the
-    licences with them. A trial deals out the identities of an environment: some, by default half, for
-    testing, the others for training, and a fifth of both to the `out` splits.
+    `make` draws all pictures into one file, lists them in another, and writes the packages' licences next
+    to them. In a trial, some identities of an environment, by default half, are for testing and the others
+    for training; a fifth of both are in the `out` splits.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -68,16 +68,16 @@ class DrawnPictures(FileDataset):
         size: int = hparam(16, options=(16, 32, 64, 224))
         """The side of the pictures in pixels."""
         as_test: str = hparam("")
-        """The environment whose pictures every other one gets, which shows what it allows as a test."""
+        """The environment whose pictures replace all others', for a ceiling on it as test environment."""
 
     options: Any
     options_of_files = ("size",)
     channels = 3
     network_hparams: ClassVar[Mapping[str, Any]] = MappingProxyType({"width": 32, "strided": True})
-    """A run of 400 steps at 16 x 16 pixels takes seconds."""
+    """A small network: 400 steps on pictures of 16 x 16 pixels take seconds."""
     normalization: Normalization
     one_unseen_in = 2
-    """One in so many identities of an environment is seen only when it is held out."""
+    """One in this number of an environment's identities is left out of training."""
     packages: ClassVar[Sequence[Package]]
     """The packages that the pictures are drawn from."""
 
@@ -90,10 +90,10 @@ class DrawnPictures(FileDataset):
 
     @abstractmethod
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
-        """All pictures, from the files of every package by its name; raises UserError for damaged ones."""
+        """All pictures, from the files of each package, by its name; raises UserError for damaged files."""
 
     def drawing(self, svg: str, what: str) -> Callable[[], NDArray[np.uint8]]:
-        """A function that draws SVG as a picture; an error says `what` was drawn."""
+        """A function that draws SVG as a picture; its errors name `what` is drawn."""
         return lambda: rendered(svg, self.options.size, f"{self.name}: {what}")[: self.channels]
 
     @property
@@ -108,7 +108,7 @@ class DrawnPictures(FileDataset):
         return {path: self.metadata.checksums[path] for path in read}
 
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
-        """Draw the pictures unless undamaged ones are there; `source` is a folder of packages."""
+        """Draw the pictures if they are missing or damaged; `source` is a folder of packages."""
         from oodbench.terminal import terminal  # rich draws random numbers as it is imported
 
         folder = data_dir / self.folder
@@ -143,67 +143,45 @@ class DrawnPictures(FileDataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; raises UserError if a file is missing or damaged."""
         pictures, listed = map(self.file, self.checksums)
-        made = _read(listed, pictures, self.environments)
-        rank = permutation(self, made.num_identities, trial)
-        return {
-            name: self._environment(made, self.options.as_test or name, rank)
-            for name in self.environments
-        }
-
-    def _environment(self, made: "_Made", name: str, rank: Tensor) -> Environment:
-        rows = (made.environment == self.environments.index(name)).nonzero().squeeze(1)
-        there, identity = torch.unique(made.identity[rows], return_inverse=True)
-        # identities are numbered within the environment, then among those for testing or training
-        number = rank[there].argsort().argsort()[identity]
-        unseen = number % self.one_unseen_in == 0
-        tested = number // self.one_unseen_in
-        of_role = torch.where(unseen, tested, number - tested - 1)
-        return Environment(
-            made.x[rows],
-            made.y[rows],
-            out=of_role % FIFTH == 0,
-            unseen=unseen,
-        )
+        x, environment, y, identity = _read(listed, pictures)
+        rank = permutation(self, int(identity.max()) + 1, trial)
+        environments = {}
+        for name in self.environments:
+            rows = torch.from_numpy(np.flatnonzero(environment == (self.options.as_test or name)))
+            there, of_row = torch.unique(identity[rows], return_inverse=True)
+            # identities are numbered within the environment, then among those for testing or training
+            number = rank[there].argsort().argsort()[of_row]
+            unseen = number % self.one_unseen_in == 0
+            tested = number // self.one_unseen_in
+            of_role = torch.where(unseen, tested, number - tested - 1)
+            out = of_role % FIFTH == 0
+            environments[name] = Environment(x[rows], y[rows], out=out, unseen=unseen)
+        return environments
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Map bytes (N, C, H, W) to standardised floats; one channel is repeated for three moments."""
+        """Map bytes (N, C, H, W) to standardised floats; a single channel is repeated three times."""
         mean, std = self.normalization.on(x.device)
         return x.float().div_(255).sub(mean).div_(std)
 
 
-class _Made(NamedTuple):
-    x: Tensor | Stored
-    """(N, C, side, side) bytes."""
-    y: Tensor
-    environment: Tensor
-    """(N,) indices into the dataset's environments."""
-    identity: Tensor
-    """(N,) indices among the identities, sorted by name."""
-    num_identities: int
-
-
 @lru_cache(maxsize=2)
-def _read(listed: Path, pictures: Path, environments: tuple[str, ...]) -> _Made:
-    environment, target, identity = zip(*csv.reader(listed.read_text().splitlines()), strict=True)
+def _read(listed: Path, pictures: Path) -> tuple[Tensor | Stored, NDArray[np.str_], Tensor, Tensor]:
+    """The pictures (N, C, side, side), and their environments, targets and numbers of identities (N,)."""
+    environment, target, identity = np.array([*csv.reader(listed.read_text().splitlines())]).T
     stored = MemoryMapped(pictures)
     if len(stored) != len(target):
         raise UserError(f"{pictures} has {len(stored)} pictures, and {listed} lists {len(target)}")
     is_small = math.prod(stored.shape) * len(stored) <= IN_MEMORY
-    names, numbers = np.unique(np.array(identity, dtype=object), return_inverse=True)
-    return _Made(
-        stored.read(torch.arange(len(stored))) if is_small else stored,
-        torch.tensor([int(t) for t in target]),
-        torch.tensor([environments.index(e) for e in environment]),
-        torch.from_numpy(numbers),
-        len(names),
-    )
+    x = stored.read(torch.arange(len(stored))) if is_small else stored
+    numbers = np.unique(identity, return_inverse=True)[1]
+    return x, environment, torch.from_numpy(target.astype(int)), torch.from_numpy(numbers)
 
 
 def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
-    """A drawing in RGB on white, (3, side, side).
+    """SVG as an RGB picture (3, side, side) on white.
 
-    It is rendered at a multiple of `side`, about `FINE` or more, whose blocks are averaged and rounded.
-    Raises UserError, beginning with `who`, for a drawing that cannot be rendered.
+    The drawing is rendered at a multiple of `side`, at least about `FINE`; then the blocks of pixels are
+    averaged and rounded. Raises UserError, beginning with `who`, if it cannot be rendered.
     """
     draw = renderer()
     times = max(1, FINE // side)
@@ -223,7 +201,7 @@ def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
 
 
 def renderer() -> Callable[..., bytes]:
-    """The function of resvg-py that renders; raises UserError without this version of the package."""
+    """The rendering function of resvg-py; raises UserError without `VERSION` of the package."""
     try:
         package = importlib.import_module("resvg_py")
     except ModuleNotFoundError as error:
@@ -238,11 +216,11 @@ def renderer() -> Callable[..., bytes]:
 
 
 def outlines(content: bytes, characters: str, who: str) -> dict[str, str] | None:
-    """Each character of a font as SVG, black and centred in a square; None if the font lacks one.
+    """The characters of a font as SVG, black and centred in a square; None if the font lacks any of them.
 
     Raises UserError, beginning with `who`, for a file that is not a font.
     """
-    import fontTools  # a dependency of matplotlib, which only drawing needs
+    import fontTools  # a dependency of matplotlib; only drawing needs it
     from fontTools import ttLib
 
     logging.getLogger(fontTools.__name__).setLevel(logging.ERROR)  # it warns of dates in old fonts

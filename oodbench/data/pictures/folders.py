@@ -222,11 +222,6 @@ class Images(FileDataset):
                 write_whole(self._survey_file, SURVEY.dump_json(survey).decode())
         return survey
 
-    def digests(self) -> dict[str, list[bytes]]:
-        """A hash of each picture, by environment."""
-        looks = self.survey.items()
-        return {name: [bytes.fromhex(x.digest) for x in each] for name, each in looks}
-
     def _known_survey(self) -> Survey | None:
         with suppress(DamagedFile):
             return read_file(self._survey_file, SURVEY)
