@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from oodbench.datasets import Dataset, FileDataset
 
 MAX_GROUPS = 12
-"""Of an environment with more groups the smallest and the largest are shown."""
+"""If an environment has more groups, only the smallest and the largest are shown."""
 MAX_INPUTS = 60
-"""Of a table with more inputs the first are shown."""
+"""If a table has more inputs, only the first are shown."""
 
 app = commands(__doc__, no_args_is_help=True)
 

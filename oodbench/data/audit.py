@@ -125,12 +125,12 @@ def _numbered(
     if dataset.columns is not None and not are_stored:
         # keep 16 bits of 24, so that rounding by other programs makes no difference
         rounded = {n: (e.x.float().view(torch.int32) + 64) >> 7 for n, e in environments.items()}
-        hashes = {n: [*hashes_of(replace(environments[n], x=x), [])] for n, x in rounded.items()}
+        hashes = {n: hashes_of(replace(environments[n], x=x))[0] for n, x in rounded.items()}
     elif hashes is None and isinstance(dataset, Images):
         looks = dataset.survey.items()
         hashes = {name: [bytes.fromhex(look.digest) for look in each] for name, each in looks}
     elif hashes is None and not are_stored:
-        hashes = {name: [*hashes_of(e, [])] for name, e in environments.items()}
+        hashes = {name: hashes_of(e)[0] for name, e in environments.items()}
     known = hashes or {}
     every = [h or f"{n} {i}".encode() for n, each in known.items() for i, h in enumerate(each)]
     ends = np.cumsum([len(each) for each in known.values()])[:-1]

@@ -1,4 +1,4 @@
-"""Encodings of images, texts and molecules, as the package `wilds` gives them, in fixed shapes."""
+"""Encodings in fixed shapes of the images, texts and molecules that the package `wilds` returns."""
 
 import importlib
 import re
@@ -15,19 +15,20 @@ from oodbench.errors import MissingError, UserError, missing_package
 VOCABULARY = 2**15
 """The number of ids of hashed words; 0 is padding."""
 ATOM, BOND = 9, 5
-"""The numbers of values of an atom (its categories) and of a bond (its two ends, three categories)."""
+"""The number of values of an atom, all categories, and of a bond, two atoms and three categories."""
 ROW = ATOM + 3 * BOND
+"""The number of values in a row, which has one atom and three bonds."""
 DISTILBERT = "distilbert-base-uncased"
-"""The weights and the tokenizer of arXiv:1910.01108, by their name at Hugging Face."""
+"""The name on Hugging Face of the weights and tokenizer of arXiv:1910.01108."""
 CODEGPT = "microsoft/CodeGPT-small-py"
-"""The weights and the tokenizer of arXiv:2102.04664 for Python, by their name at Hugging Face."""
+"""The name on Hugging Face of the weights and tokenizer for Python of arXiv:2102.04664."""
 
 
 def image(picture: Any, size: int, *, margin: float = 1.0, crop: bool = False) -> Tensor:
     """A Pillow image as bytes (3, size, size).
 
-    With `crop` the largest central square is taken first. With a `margin` above 1 the image is resized
-    to `margin` times `size`, and its centre is taken.
+    With `crop`, only the largest central square is used. The image is resized to `margin` times `size`,
+    and its centre is taken.
     """
     from torchvision.transforms import functional
 
@@ -43,8 +44,8 @@ def image(picture: Any, size: int, *, margin: float = 1.0, crop: bool = False) -
 def molecule(graph: Any, size: int) -> Tensor:
     """A graph of torch_geometric as integers (size, ROW).
 
-    Row i has atom i and bonds 3i to 3i + 2; unused entries are -1. Raises UserError for more than `size`
-    atoms or 3 `size` bonds (each counts in both directions).
+    Row i holds atom i and the bonds 3i to 3i + 2; unused entries are -1. Raises UserError for more than
+    `size` atoms or 3 `size` bonds, where each direction of a bond counts.
     """
     atoms, bonds = len(graph.x), graph.edge_index.shape[1]
     if atoms > size or bonds > 3 * size:
@@ -58,7 +59,7 @@ def molecule(graph: Any, size: int) -> Tensor:
 
 
 def hashed_words(text: str, length: int) -> Tensor:
-    """A text as ids (length,): hashes of the first words and signs, padded with 0."""
+    """A text as ids (length,): hashes of its first words and punctuation marks, padded with 0."""
     words = re.findall(r"\w+|[^\w\s]", text.lower())[:length]
     ids = torch.zeros(length, dtype=torch.long)
     hashes = [1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words]
@@ -67,10 +68,10 @@ def hashed_words(text: str, length: int) -> Tensor:
 
 
 def word_pieces(length: int, model: str = "") -> Callable[[str], Tensor]:
-    """A function from texts to ids (length,) of DistilBERT's tokens padded with 0, or a model's with -1."""
+    """A function from a text to token ids (length,): DistilBERT's padded with 0, or a `model`'s with -1."""
     loader, name = ("AutoTokenizer", model) if model else ("DistilBertTokenizerFast", DISTILBERT)
     tokenizer = pretrained(loader, name)
-    # the padding token of a tokenizer, if it has one, may differ from the model's configuration
+    # a tokenizer may lack a padding token, or have another one than the model's configuration
     padding = -1 if model else 0
 
     def prepare(text: str) -> Tensor:
@@ -93,9 +94,9 @@ def transformers() -> Any:
 
 
 def pretrained(cls: str, name: str, *, download: bool = False, **settings: Any) -> Any:
-    """The object that `cls` of the package transformers loads from a folder or its local cache.
+    """An object of the class `cls` of transformers, from the folder `name` or the local cache.
 
-    Raises UserError for a `name` that is in neither.
+    With `download` it may come from Hugging Face. Raises UserError if it is not found.
     """
     loader = getattr(transformers(), cls)
     try:

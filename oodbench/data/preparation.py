@@ -1,10 +1,10 @@
-"""From `Dataset.load` to a run: check the data, inspect them, and apply `Dataset.fit`."""
+"""Between `Dataset.load` and a run: data are checked, inspected, and transformed by `Dataset.fit`."""
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +16,9 @@ from oodbench.errors import UserError, wrong_result
 from oodbench.tasks import Task
 
 CHUNK = 4096
-"""The number of examples in memory that are checked at once."""
+"""The number of examples in memory that are checked or hashed at a time."""
 TOO_LARGE = re.compile("allocate memory|size calculation overflowed|Maximum allowed dimension")
-"""What torch and numpy say of sizes that no memory can hold."""
+"""Errors of torch and numpy for sizes that no memory can hold."""
 
 
 def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
@@ -59,10 +59,10 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
 def fitted(
     dataset: Dataset, environments: dict[str, Environment], training: Mapping[str, Tensor]
 ) -> dict[str, Environment]:
-    """The environments, their inputs transformed as `Dataset.fit` estimates.
+    """The environments with inputs transformed by `Dataset.fit`.
 
-    The estimate is from the examples at the indices (n,) in `training`, by environment. Raises UserError
-    unless every environment's inputs then fit the network.
+    `training` holds the indices (n,) of the examples to fit, by environment. Raises UserError if inputs
+    then do not have the dataset's `input_shape` or a type that networks take.
     """
     if fits(dataset):
         change = fit(dataset, environments, training)
@@ -86,20 +86,20 @@ def fitted(
 def fit(
     dataset: Dataset, environments: Mapping[str, Environment], training: Mapping[str, Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """What `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
-    change: Any = dataset.fit({name: part(environments[name], at) for name, at in training.items()})
+    """The function that `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
+    change = dataset.fit({name: part(environments[name], at) for name, at in training.items()})
     if not callable(change):
         raise wrong_result("fit", dataset.label, "a function of inputs", change)
-    return cast(Callable[[Tensor], Tensor], change)
+    return change
 
 
 def fits(dataset: Dataset) -> bool:
-    """Whether the dataset estimates a change of its inputs from the training examples."""
+    """Whether the dataset defines `fit`."""
     return type(dataset).fit is not Dataset.fit
 
 
 def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bool:
-    """Whether inputs are integers, such as ids of words, judged by one example."""
+    """Whether inputs are integers, such as ids of words; one example is read."""
     filled = next((e for e in environments.values() if len(e.y)), None)
     return filled is not None and not _first(dataset, filled).is_floating_point()
 
@@ -160,28 +160,28 @@ def part(environment: Environment, index: Tensor) -> Environment:
 
 
 FEW = 10
-"""Up to this many classes or targets of an environment are listed one by one."""
+"""The most classes or targets of an environment that are listed one by one."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What one environment holds."""
+    """A summary of an environment."""
 
     name: str
     examples: Environment
     balance: str
-    """The share of each class, or mean and standard deviation of real targets."""
+    """The share of each class, or the mean and standard deviation of real targets."""
     groups: dict[str, int]
-    """The number of examples of each group, by name, also of empty ones; none without attributes."""
+    """The number of examples of every group, by name; no groups without attributes."""
     hashes: Sequence[bytes | None]
-    """A hash of each example's inputs; None if they cannot be read."""
+    """A hash of each example's inputs; None for an example that cannot be read."""
     unreadable: list[str]
     """The error of each example that cannot be read."""
     repeated: int
-    """The number of examples with the inputs of an earlier example, bit for bit; 0 for a dataset whose
-    inputs repeat by design."""
+    """The number of examples with the same inputs as an earlier example; 0 if the dataset's inputs repeat
+    by design."""
     marginals: dict[str, str]
-    """A summary of each input of a table: mean and deviation, or the share of ones."""
+    """The mean and deviation, or the share of ones, of each input of a table."""
 
     @property
     def size(self) -> int:
@@ -190,9 +190,9 @@ class Contents:
 
 
 def inspect(dataset: Dataset) -> list[Contents]:
-    """The contents of every environment in the first trial, each example read once.
+    """A summary of every environment in the first trial; every example is read once.
 
-    Raises UserError for data that cannot be loaded at all, or that do not fit their task.
+    Raises UserError for data that cannot be loaded, do not fit their task, or leave nothing to train on.
     """
     environments = load_checked(dataset, 0)
     every = [_contents(dataset, name, each) for name, each in environments.items()]
@@ -201,15 +201,14 @@ def inspect(dataset: Dataset) -> list[Contents]:
         if not (training := dataset.trainable(held_out)):
             names = ", ".join(name for name in dataset.environments if name in held_out)
             raise UserError(f"{dataset.label}: with {names} held out, nothing is left to train on")
-        if dataset.columns is None:  # a table's inputs fit, and fitting imports scikit-learn
+        if dataset.columns is None:  # fitting a table imports scikit-learn, and always succeeds
             some = {n: torch.arange(min(CHUNK, len(environments[n].y))) for n in training}
             fitted(dataset, environments, some)
     return every
 
 
 def _contents(dataset: Dataset, name: str, examples: Environment) -> Contents:
-    task, unreadable = dataset.task, list[str]()
-    hashes = [*hashes_of(examples, unreadable)]
+    task, (hashes, unreadable) = dataset.task, hashes_of(examples)
     read = [each for each in hashes if each is not None]
     groups = dict[str, int]()
     if examples.attributes is not None:
@@ -229,21 +228,23 @@ def _contents(dataset: Dataset, name: str, examples: Environment) -> Contents:
     )
 
 
-def hashes_of(environment: Environment, unreadable: list[str]) -> Iterator[bytes | None]:
-    """A hash of each example's inputs, or None after adding the error to `unreadable`."""
+def hashes_of(environment: Environment) -> tuple[list[bytes | None], list[str]]:
+    """A hash of each example's inputs, None if they cannot be read, and the errors of reading."""
     x, count = environment.x, len(environment.y)
+    hashes, unreadable = list[bytes | None](), list[str]()
     size = chunk_size(x) if isinstance(x, Stored) else CHUNK
     for start in range(0, count, size):
         index = torch.arange(start, min(start + size, count))
         try:
-            yield from _digests(x, index)
+            hashes += _digests(x, index)
         except UserError:
             for i in index:
                 try:
-                    yield from _digests(x, i[None])
+                    hashes += _digests(x, i[None])
                 except UserError as error:
                     unreadable.append(str(error))
-                    yield None
+                    hashes.append(None)
+    return hashes, unreadable
 
 
 def _digests(x: Tensor | Stored, index: Tensor) -> list[bytes]:
@@ -257,12 +258,12 @@ def _digests(x: Tensor | Stored, index: Tensor) -> list[bytes]:
 
 
 def class_names(dataset: Dataset) -> tuple[str, ...]:
-    """The names of the classes, by default their numbers."""
+    """The names of the classes, or their numbers if they have no names."""
     return dataset.classes or tuple(map(str, range(dataset.task.classes)))
 
 
 def group_names(dataset: Dataset) -> tuple[str, ...]:
-    """The names of the groups, by the numbers of `Task.groups`; empty without attributes."""
+    """The names of the groups in the order of `Task.groups`; empty without attributes."""
     if not dataset.task.has_classes:
         return dataset.attributes
     return tuple(f"{c}, {a}" for c in class_names(dataset) for a in dataset.attributes)

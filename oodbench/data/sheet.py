@@ -15,18 +15,19 @@ from oodbench.errors import UserError
 from oodbench.files import whole_file
 
 SIDES = 32, 64
-"""The least and the largest side of an image on the sheet, in pixels."""
+"""The smallest and largest side of an image on the sheet, in pixels."""
 ROW = 24
-"""The most images in a row, unless there are more classes."""
+"""The most images in a row, if there are not more classes."""
 GAP, TEXT = 6, 13
+"""The space between cells, and the height of the line of class names."""
 MARGIN = 120
-"""The width of the names of environments."""
+"""The width of the column of environment names."""
 
 
 def write_sheet(dataset: Dataset, environments: Mapping[str, Environment], file: Path) -> None:
-    """Write a PNG with a row for each environment and a column for each class.
+    """Write a PNG file with a row for each environment and a column for each class.
 
-    Raises UserError for a dataset without classes or images, and for a path that does not end in .png.
+    Raises UserError for a dataset without images or classes, and for a file name that does not end in .png.
     """
     if not (dataset.task.has_classes and len(dataset.input_shape) == 3):
         raise UserError(f"{dataset.label} has no images of classes for a contact sheet")

@@ -1,4 +1,4 @@
-"""Data that stay on disk: reading ahead by one pool of threads, and keeping arrays computed once."""
+"""Inputs that stay on disk: threads that read ahead, and arrays that are computed once and kept."""
 
 import hashlib
 import math
@@ -28,20 +28,20 @@ T = TypeVar("T")
 
 CHUNK_VALUES = 2**24
 CHUNK_EXAMPLES = 256
-"""Stored examples are evaluated in chunks of at most so many values and examples."""
+"""The most values and examples of a chunk in which stored examples are evaluated."""
 DIGESTED = 16
-"""Stored examples that are hashed into a digest."""
+"""The number of stored examples that are hashed into a digest."""
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Copy values on the CPU to `device` without waiting: pinned memory is copied asynchronously."""
+    """Copy values on the CPU to `device` without waiting, through pinned memory."""
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
 
 
 class Stored(ABC):
-    """Inputs of an environment that are not a tensor in memory."""
+    """Inputs of an environment that are read when they are needed, instead of a tensor in memory."""
 
     shape: tuple[int, ...]
     """The shape of an example as it is read, before `Dataset.transform`."""
@@ -54,12 +54,12 @@ class Stored(ABC):
     def read(self, index: Tensor) -> Tensor:
         """The examples (n, *shape) at the positions `index` (n,), both on the CPU.
 
-        Equal calls return equal examples; several threads call it at once. Raises UserError for data
-        that cannot be read.
+        Equal calls must return equal examples, and several threads may call at once. Raises UserError for
+        data that cannot be read.
         """
 
     def __getitem__(self, index: Tensor) -> "Subset":
-        """The examples at `index` (n,), still stored."""
+        """The examples at `index` (n,), not read yet."""
         return Subset(self, index.cpu())
 
 
@@ -69,7 +69,7 @@ def read(inputs: Tensor | Stored, index: Tensor) -> Tensor:
 
 
 def digest_of(inputs: Tensor | Stored) -> str:
-    """A hash of the inputs of an environment, or of some stored ones at equal distances."""
+    """A hash of the inputs of an environment; of stored inputs, 16 at equal distances count."""
     if isinstance(inputs, Stored):
         some = torch.linspace(0, len(inputs) - 1, min(len(inputs), DIGESTED)).long()
         inputs = inputs.read(some)
@@ -78,7 +78,7 @@ def digest_of(inputs: Tensor | Stored) -> str:
 
 
 class Subset(Stored):
-    """Some of the examples of other stored data, in the order of `index`."""
+    """The examples of other stored data at the positions `index` (n,)."""
 
     def __init__(self, whole: Stored, index: Tensor) -> None:
         self.shape = whole.shape
@@ -93,7 +93,7 @@ class Subset(Stored):
 
 
 class Changed(Stored):
-    """The examples of other stored data, mapped by a function (n, *shape) -> (n, *new shape) when read."""
+    """The examples of other stored data after a function (n, *shape) -> (n, *new shape)."""
 
     def __init__(self, whole: Stored, change: Callable[[Tensor], Tensor]) -> None:
         self._whole, self._change = whole, change
@@ -108,7 +108,7 @@ class Changed(Stored):
 
 
 class Prepared(Stored):
-    """Examples that are prepared one by one when they are read, each from an item such as a path."""
+    """Examples that a function prepares one by one, each from an item such as a path."""
 
     def __init__(
         self, items: Sequence[T], prepare: Callable[[T], Tensor], shape: tuple[int, ...]
@@ -127,11 +127,11 @@ class Prepared(Stored):
 class MemoryMapped(Stored):
     """The rows of .npy files, one file after the other.
 
-    Pages are released as soon as they are read, so that memory does not grow with the data.
+    Pages of memory are released after each read, so that memory does not grow with the data.
     """
 
     def __init__(self, files: Path | Sequence[Path]) -> None:
-        """Map the files; raises UserError for one that is missing, damaged or unlike the first."""
+        """Map the files; raises UserError for a file that is missing, damaged or unlike the first one."""
         paths = [files] if isinstance(files, Path) else list(files)
         self._arrays = [_mapped(path) for path in paths]
         first = self._arrays[0]
@@ -180,13 +180,13 @@ def chunk_size(stored: Stored) -> int:
 
 
 Request = Sequence[tuple[Stored, Tensor]]
-"""One request of a reader: pairs of stored data and the positions to read from them."""
+"""Pairs of stored data and the positions (n,) to read from them; the results are concatenated."""
 
 
 class ReadAhead:
-    """A series of reads, each done by a pool of threads before its result is needed.
+    """A series of reads that a pool of threads does before their results are needed.
 
-    At most `workers` + 1 results are in memory. With 0 workers the caller's thread reads on demand.
+    At most `workers` + 1 results are in memory. With 0 workers, the caller's thread reads on demand.
     """
 
     def __init__(
@@ -197,18 +197,18 @@ class ReadAhead:
         workers: int,
         finish: Callable[[Tensor, int], Tensor] = lambda x, position: x,
     ) -> None:
-        """Take `request`, which returns the request at each of the `end` positions of the series.
+        """Take a function that returns the request at each position, from 0 to `end` - 1.
 
-        The pool's threads apply `finish` to the examples and the position, on the CPU.
+        The threads apply `finish` to the examples, on the CPU, and their position.
         """
         self.seconds = 0.0
-        """The seconds that were spent waiting in all."""
+        """The total time spent waiting for reads."""
         self._request, self._end, self._device, self._workers = request, end, device, workers
         self._finish = finish
         self._reads: dict[int, Future[Tensor]] = {}
 
     def __getitem__(self, position: int) -> Tensor:
-        """The examples at `position`, on the device; those after it are read ahead."""
+        """The examples at `position`, on the device; the next positions are read ahead."""
         start = time.perf_counter()
         if self._workers == 0:
             examples = self._read(position, self._request(position))
@@ -232,23 +232,23 @@ class ReadAhead:
 
 @lru_cache
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """Threads suffice, since decoders and copies release Python's lock."""
+    """A pool of threads rather than processes, as decoding and copying release Python's lock."""
     return ThreadPoolExecutor(workers, thread_name_prefix="loader")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """An array to be written, with one row an example."""
+    """An array to be written, with a row for each example."""
 
     count: int
     shape: tuple[int, ...]
     dtype: type[np.generic]
     pieces: Callable[[], Iterator[Tensor]]
-    """Yields the rows in their order, in chunks (n, *shape)."""
+    """A function that yields the rows in order, in chunks (n, *shape)."""
 
 
 def pieces(stored: Stored, workers: int) -> Iterator[Tensor]:
-    """All examples in their order, read by the pool of `workers` threads."""
+    """All examples in order, in chunks (n, *shape) that `workers` threads read ahead."""
     parts = torch.split(torch.arange(len(stored)), chunk_size(stored))
     reads = ReadAhead(lambda i: [(stored, parts[i])], len(parts), torch.device("cpu"), workers)
     for position in range(len(parts)):
@@ -256,8 +256,8 @@ def pieces(stored: Stored, workers: int) -> Iterator[Tensor]:
 
 
 def progress(count: str = "MofNCompleteColumn") -> "rich.progress.Progress":
-    """Progress bars on standard error, with rich's column `count`, hidden unless it is a terminal."""
-    import rich.progress as bars  # draws from Python's random generator as it is imported
+    """Progress bars with rich's column `count`, on standard error, and hidden unless that is a terminal."""
+    import rich.progress as bars  # its import draws random numbers
 
     from oodbench.terminal import terminal
 
@@ -268,10 +268,10 @@ def progress(count: str = "MofNCompleteColumn") -> "rich.progress.Progress":
 
 
 def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
-    """Write each array to `folder`/NAME.npy unless the folder exists, which it does once all are complete.
+    """Write each array to `folder`/NAME.npy; the folder appears when all are complete.
 
-    The size is printed first, a bar shows progress, and remains of killed attempts are removed. Raises
-    UserError if the disk lacks room.
+    Nothing is written if the folder exists. The size is printed first, a bar shows progress, and the
+    remains of interrupted attempts are removed. Raises UserError if the disk lacks room.
     """
     from oodbench.terminal import terminal
 
