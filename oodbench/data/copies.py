@@ -1,7 +1,6 @@
-"""Fetches a dataset's files from a mirror, a folder or a Parquet copy, and checks them."""
+"""The files of a dataset from a mirror, a folder or a Parquet copy, with checks."""
 
 import gzip
-import hashlib
 import json
 import re
 import shutil
@@ -33,27 +32,25 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 SECONDS = 60
-"""The timeout of a request to a mirror."""
+"""The timeout of a request to a mirror, in seconds."""
 ABSENT = 403, 404, 410
 """HTTP statuses for a file that a mirror does not have."""
 UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
-PIECE = 2**20
-"""Bytes that are copied at once."""
 ARCHIVES = ".tar.gz", ".tgz", ".zip"
 BATCH = 1024
-"""The rows of a Parquet copy that are held in memory at once."""
+"""The rows of a Parquet copy that are in memory at a time."""
 SUMS = "SHA256SUMS"
-"""The file with a copy's checksums, as `sha256sum` writes it."""
+"""The file with the checksums of a copy, in the format of `sha256sum`."""
 ORDER = ("image_id", "id", "Unnamed: 0", "__index_level_0__", "filename")
-"""Columns that may number the rows; the first one in a copy sorts them."""
+"""Columns that may number the rows; a copy is sorted by the first of them that it has."""
 
 
 def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
-    """Fetch what is missing or damaged in `data_dir` from `source`, the address of a mirror or a folder.
+    """Fetch what is missing or damaged in `data_dir` from `source`, a folder or the address of a mirror.
 
-    Files with a known md5 are looked for by path and by name, also with .gz. A dataset that is a folder is
-    unpacked from the archive NAME, which is compared with a file NAME.sha256 next to it, or rebuilt from
-    Parquet files. Raises UserError for a missing, damaged or different file.
+    Files with a known md5 may be there under their path or name, with or without .gz. A dataset that is a
+    folder is unpacked from an archive, which must match the file ARCHIVE.sha256 if there is one, or it is
+    rebuilt from Parquet files. Raises UserError for a missing, damaged or different file.
     """
     is_address = source.startswith(("http://", "https://"))
     folder = data_dir / dataset.metadata.folder
@@ -83,13 +80,13 @@ def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
 @dataclass(frozen=True)
 class _Mirror:
     source: str
-    """The address or folder, as the user gave it."""
+    """The address or folder as the user wrote it."""
     address: str
     bar: "Progress"
 
     @contextmanager
     def opened(self, *names: str) -> Iterator[tuple[str, IO[bytes]]]:
-        """The first of the files `names` that exists, with its name."""
+        """The first of the files `names` that exists: its name, and its content as a stream."""
         for name in names:
             if (stream := self._open(name)) is not None:
                 size = int(stream.headers.get("Content-Length") or 0)
@@ -99,7 +96,7 @@ class _Mirror:
         raise UserError(f"{self.source} has no {names[0]}, nor {', '.join(names[1:])}")
 
     def text(self, name: str) -> str:
-        """The content of a file; empty if it is not there."""
+        """The content of a file; empty for a missing file."""
         return str(stream.read().decode(errors="replace")) if (stream := self._open(name)) else ""
 
     def _open(self, name: str) -> Any:
@@ -124,17 +121,11 @@ def _fetch_file(mirror: _Mirror, path: str, checksum: str, data_dir: Path) -> No
         unpacked: Any = gzip.GzipFile(fileobj=read) if name.endswith(".gz") else read
         target.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(target) as file:
-            digest = _copied(unpacked, file, hashlib.md5(usedforsecurity=False))
-            if digest != checksum:
+            shutil.copyfileobj(unpacked, file)
+            file.flush()
+            if (digest := md5(file.name)) != checksum:
                 what = f"{name} of {mirror.source} is another file"
                 raise UserError(f"{what}: its md5 is {digest}, not {checksum}")
-
-
-def _copied(source: IO[bytes], target: IO[bytes], digest: Any) -> str:
-    while piece := source.read(PIECE):
-        digest.update(piece)
-        target.write(piece)
-    return str(digest.hexdigest())
 
 
 def _fetch_folder(mirror: _Mirror, folder: str, target: Path) -> None:
@@ -147,7 +138,8 @@ def _fetch_folder(mirror: _Mirror, folder: str, target: Path) -> None:
     ):
         archive, unpacked = Path(made) / Path(name).name, Path(made) / "unpacked"
         with archive.open("wb") as file:
-            digest = _copied(read, file, hashlib.sha256())
+            shutil.copyfileobj(read, file)
+        digest = sha256(archive)
         wanted = mirror.text(f"{name}.sha256").lower().split()[:1]
         if wanted and wanted[0] != digest:
             what = f"{name} of {mirror.source} is damaged"
@@ -162,30 +154,30 @@ def _fetch_folder(mirror: _Mirror, folder: str, target: Path) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a dataset lies on disk."""
+    """The files of a dataset on disk, and the columns of its Parquet copies."""
 
     tables: tuple[str, ...]
-    """The names of its tables, which have the same rows."""
+    """The names of the tables to write, all with the same rows."""
     columns: tuple[str, ...]
     """The required columns."""
     splits: dict[str, object]
-    """In copies without a column `split`, its value by the beginning of a file or folder name."""
+    """The value of `split` in a copy without that column, by how the name of a file or folder begins."""
     other: object = None
-    """The value of `split` in all other files; None leaves them out."""
+    """The value of `split` in files with other names; None leaves these files out."""
     names: dict[str, str] = field(default_factory=dict)
-    """Our names of columns, by the names that a copy may use."""
+    """Our names of columns, by other names in copies."""
     picture: str = ""
-    """The template of a picture's path, with the row's columns and the copy's `filename` as fields."""
+    """A template for the path of a picture; its fields are columns, and `filename` in the copy."""
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    """The function that reads a column's values; class labels are names if the file has them."""
+    """The functions that convert values of columns; class labels come as names if the file has them."""
     also: dict[str, str] = field(default_factory=dict)
-    """Our names of columns, by the names in the tables that are written."""
+    """Our names of columns, by their names in the tables to write."""
     published: tuple[int, ...] = ()
     """The number of examples in each split."""
 
 
 def _one_of(*names: str) -> Callable[[Any], int]:
-    """A function to 0 or 1 from one of two names, a truth value, 0 or 1, or -1 or 1."""
+    """A function that maps two names, false and true, or -1 and 1, to 0 and 1."""
     known = dict(zip((*names, "false", "true", "0", "1", "-1"), (0, 1, 0, 1, 0, 1, 0), strict=True))
 
     def number(value: object) -> int:
@@ -218,7 +210,7 @@ LAYOUTS = {
         {"label": "tumor"},
         "patches/patient_{patient}_node_{node}/"
         "patch_patient_{patient}_node_{node}_x_{x_coord}_y_{y_coord}.png",
-        # numbers alone, as they become paths
+        # only numbers, as they become parts of paths
         {"patient": lambda n: f"{int(n):03d}", "node": int, "x_coord": int, "y_coord": int},
     ),
     "CivilComments": Layout(
@@ -265,7 +257,7 @@ def _class_name(label: object) -> str:
 
 
 def _folder(suite: Suite, texts: str) -> str:
-    """The folder of the environment that a part of a path names, in full or by its beginning."""
+    """The folder of the environment that some part of a path names, in full or by its beginning."""
     known = {place.folder: re.sub(r"[\W_]", "", place.folder.lower()) for place in suite.places}
     short = {place.folder: place.environment.lower() for place in suite.places}
     for text in str(texts).lower().replace("pascal", "voc").replace("vocvoc", "voc").split("/"):
@@ -280,8 +272,8 @@ def _folder(suite: Suite, texts: str) -> str:
 def _rebuild(dataset: FileDataset, source: Path, files: Sequence[Path], target: Path) -> None:
     """Write the folder of a dataset from a Parquet copy, with rows sorted by their numbers, if any.
 
-    Raises UserError for an unknown dataset, a file that is missing or unlike SHA256SUMS, a missing column,
-    and another number of pictures than was published.
+    Raises UserError for a dataset without a `Layout`, a file that is missing or differs from SHA256SUMS, a
+    missing column, and another number of pictures than the published one.
     """
     import pandas as pd
 

@@ -1,7 +1,7 @@
-"""Random crops, flips and colours of a whole batch of images at once, on its device.
+"""Random crops, flips and colours for a whole batch of images at once, on its device.
 
-The operations are those of torchvision.transforms with their definitions on floats; every image has
-its own parameters, drawn on the CPU from one generator.
+The operations are those of torchvision.transforms as defined for floats. Every image has its own
+parameters, which are drawn on the CPU from one generator.
 """
 
 import math
@@ -16,7 +16,7 @@ from oodbench.data.streams import to_device
 GRAY = (0.2989, 0.587, 0.114)
 """The weights of red, green and blue in a grey value (ITU-R 601-2)."""
 ATTEMPTS = 10
-"""At most this many crops are drawn until one lies within the image."""
+"""The number of crops that are drawn to find one that lies within the image."""
 
 
 def domainbed(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -42,10 +42,10 @@ def crops(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> Tensor:
-    """Boxes (count, 4) of top, left, height, width: as RandomResizedCrop draws them.
+    """Boxes (count, 4) of top, left, height and width, drawn as by RandomResizedCrop.
 
-    The share of the area is uniform, the ratio of width to height log-uniform; where `ATTEMPTS`
-    draws do not fit, it is the largest central box with a ratio in range.
+    The share of the area is uniform in `scale`, and the ratio of width to height log-uniform in `ratio`. If
+    no draw of `ATTEMPTS` fits, the box is the largest central one with a ratio in range.
     """
     u = torch.rand(4, count, ATTEMPTS, generator=generator, dtype=torch.float64)
     area = height * width * (scale[0] + u[0] * (scale[1] - scale[0]))
@@ -63,9 +63,9 @@ def crops(
 
 
 def resized_crops(x: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
-    """The boxes (N, 4) of images (N, C, H, W), each resized to (H, W), bilinearly.
+    """The boxes (N, 4) of images (N, C, H, W), resized bilinearly to (H, W).
 
-    Where `flipped` (N,) is true, left and right are exchanged.
+    Left and right are exchanged in the images that the mask `flipped` (N,) marks.
     """
     down = _centres(x.shape[2], boxes[:, 0], boxes[:, 2])
     across = _centres(x.shape[3], boxes[:, 1], boxes[:, 3])
@@ -76,7 +76,7 @@ def resized_crops(x: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
 
 
 def _centres(size: int, start: Tensor, extent: Tensor) -> Tensor:
-    """Centres of `size` pixels along one side of each box, (N, size), from -1 to 1."""
+    """The centres (N, size), from -1 to 1, of `size` pixels along one side of each box."""
     centre = (torch.arange(size, device=start.device) + 0.5) / size
     pixel = (centre * extent[:, None] - 0.5).clamp(min=0)
     pixel = start[:, None] + torch.minimum(pixel, extent[:, None] - 1)
@@ -92,12 +92,12 @@ def gray(x: Tensor) -> Tensor:
 def color_jitter(x: Tensor, generator: torch.Generator, strength: float) -> Tensor:
     """Images (N, 3, H, W) with brightness, contrast, saturation and hue changed at random.
 
-    The first three are multiplied by factors in 1 +- strength, hue is turned by at most strength of a
-    circle; the order of the four is random for every image.
+    The first three are multiplied by factors within 1 ± `strength`, and the hue is turned by at most the
+    share `strength` of a circle. The order of the four is random for every image.
     """
     amounts = strength * (2 * torch.rand(len(x), 4, generator=generator) - 1)
     order = torch.rand(len(x), 4, generator=generator).argsort(1)
-    # images are sorted by their next operation, which then changes a slice
+    # images are sorted by their next operation, so that each operation changes a slice
     position = torch.arange(len(x))
     for operation, amount in zip(order.T, amounts.gather(1, order).T, strict=True):
         sizes = operation.bincount(minlength=len(OPERATIONS)).tolist()
@@ -123,17 +123,17 @@ def contrast(x: Tensor, amount: Tensor) -> None:
 
 
 def saturation(x: Tensor, amount: Tensor) -> None:
-    """Multiply the distances of images (N, 3, H, W) from the pixel's grey by 1 + amount, in place."""
+    """Multiply the distances of images (N, 3, H, W) from their grey values by 1 + amount, in place."""
     other = gray(x).mul_(amount)
     x.mul_(1 + amount).sub_(other).clamp_(0, 1)
 
 
 def hue(x: Tensor, turn: Tensor) -> None:
-    """Turn the hues of images (N, 3, H, W) by shares (N, 1, 1, 1) of the circle, in place.
+    """Turn the hues of images (N, 3, H, W) by shares (N, 1, 1, 1) of the circle, at most 1/3, in place.
 
-    On the hexagon of colours, a circle of length 6, red lies at 0, green at 2 and blue at -2. A channel
-    is at the top within 1 of its corner, at the bottom beyond 2, and linear between. All positions are
-    multiplied by the chroma, top - bottom, which may be 0, instead of divided. Turns are at most 1/3.
+    On the hexagon of colours, a circle of length 6, red lies at 0, green at 2 and blue at -2. A channel has
+    its largest value at distances up to 1 from its corner, the smallest value beyond 2, and is linear in
+    between. Positions are kept multiplied by the chroma, top - bottom, as the chroma may be 0.
     """
     red, green, blue = x.tensor_split(3, 1)
     top = torch.maximum(torch.maximum(red, green), blue)

@@ -1,4 +1,4 @@
-"""Datasets of image files in folders, ENVIRONMENT/CLASS/IMAGE: checked, decoded, augmented."""
+"""Datasets of image files, which are listed, checked, decoded and augmented."""
 
 import os
 from abc import abstractmethod
@@ -28,11 +28,11 @@ from oodbench.identity import digest_of, stamp
 from oodbench.results.schemas import DamagedFile, read_file
 
 USUAL_SIZE = 224
-"""The side of the inputs that networks for photographs were made for, in pixels."""
+"""The usual side of the inputs of networks for photographs, in pixels."""
 SAMPLE = 200
 """The number of images from which the typical size is estimated."""
 PORTION = 64
-"""The files that a thread looks at in one task: small files are read faster than tasks are queued."""
+"""The files that a thread looks at in one task, as a small file takes less time than a task."""
 Listing = dict[str, list[tuple[Path, int]]]
 """The file and the class of each image, by environment."""
 
@@ -43,7 +43,7 @@ def files_of(listing: Listing) -> list[Path]:
 
 
 class ImageFiles(Prepared):
-    """Image files, decoded as bytes (3, size, size) when they are read; see `pixels.decoded`."""
+    """Image files that are decoded to bytes (3, size, size) when they are read, see `pixels.decoded`."""
 
     def __init__(
         self, files: Iterable[Path], size: int, white: White | None = None, *, upright: bool = True
@@ -56,7 +56,7 @@ class ImageFiles(Prepared):
         super().__init__(self._files, prepare, (3, size, size))
 
     def digests(self, index: Tensor) -> list[bytes]:
-        """Hash the pictures at `index`; raises UserError for one that cannot be read."""
+        """Hashes of the pictures at `index`; raises UserError if one cannot be read."""
         looks = [look(self._files[i]) for i in index.tolist()]
         for each in looks:
             if each.problem:
@@ -65,7 +65,7 @@ class ImageFiles(Prepared):
 
 
 def typical_side(listing: Listing) -> int:
-    """The median of the longer sides of some images, in pixels; `USUAL_SIZE` if there are none."""
+    """The median of the longer sides of about 200 images, in pixels; `USUAL_SIZE` without images."""
     files, sides = files_of(listing), []
     for file in files[:: max(1, len(files) // SAMPLE)]:
         with suppress(UserError), opened(file) as image:
@@ -74,18 +74,8 @@ def typical_side(listing: Listing) -> int:
 
 
 Survey = dict[str, list[Look]]
-"""What a look at every file of a dataset finds, by environment."""
+"""The facts about every picture, by environment."""
 SURVEY = TypeAdapter(Survey)
-
-
-def _surveyed(listing: Listing) -> Survey:
-    files = files_of(listing)
-    portions = [files[i : i + PORTION] for i in range(0, len(files), PORTION)]
-    with ThreadPoolExecutor() as pool, progress() as bar:
-        found = pool.map(lambda portion: [*map(look, portion)], portions)
-        tracked = bar.track(found, total=len(portions), description="looking at images")
-        looks = iter([*chain.from_iterable(tracked)])
-    return {name: [*islice(looks, len(images))] for name, images in listing.items()}
 
 
 def _largest(survey: Survey) -> dict[str, float]:
@@ -94,24 +84,24 @@ def _largest(survey: Survey) -> dict[str, float]:
 
 
 def _each(values: Mapping[str, float]) -> str:
-    """The value that all environments share, or that of each."""
+    """The value that all environments share, or else every environment's value."""
     texts = {name: f"{value:.10g}" for name, value in values.items()}
     several = ", ".join(f"{texts[name]} in {name}" for name in sorted(texts))
     return several if len({*texts.values()}) > 1 else next(iter(texts.values()), "1")
 
 
 image_metadata = partial(Metadata, family="images", network="ResNet50", steps=5001)
-"""The metadata of images that are trained on as in arXiv:2007.01434."""
+"""The metadata of images with the usual network and steps of arXiv:2007.01434."""
 
 
 class Images(FileDataset):
-    """Environments of image files, one class each.
+    """Environments of image files with one class each.
 
     Images are decoded and resized to `size` x `size` when they are read, or once by
     `python -m oodbench.data cache`, with the same result. In training they are augmented as in
-    arXiv:2007.01434 (`augment`), with two differences: crops are taken from the resized
-    image, not from the original one (DomainBed does so for WILDS alone), and the held-out split of a
-    training environment is evaluated without augmentation (DomainBed augments it).
+    arXiv:2007.01434 (`augment`), with two differences: crops are taken from the resized image (in DomainBed
+    only for WILDS), and the held-out split of a training environment is evaluated without augmentation
+    (DomainBed augments it).
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -125,7 +115,7 @@ class Images(FileDataset):
     options: Any
     normalization = IMAGENET
     upright: ClassVar[bool] = True
-    """Whether pictures are turned as their EXIF entry says."""
+    """Whether pictures are turned as their EXIF entries say."""
 
     @cached_property
     def size(self) -> int:
@@ -134,25 +124,25 @@ class Images(FileDataset):
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Three channels, and the side twice."""
+        """The channels, height and width of an input."""
         return (3, self.size, self.size)
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """By default, images are augmented for pretrained networks."""
+        """Resolve `augment`: by default, images are augmented for pretrained networks."""
         return {"augment": pretrained} if self.options.augment is None else {}
 
     @property
     @abstractmethod
     def root(self) -> Path:
-        """The folder that holds all files; raises UserError if it is not there."""
+        """The folder that contains all files; raises UserError for a missing folder."""
 
     @property
     @abstractmethod
     def listing(self) -> Listing:
-        """All files, listed once; raises UserError if they do not form these environments and classes."""
+        """All files; raises UserError if they do not match the environments and classes."""
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments, the same in every trial, with decoded images if they are cached."""
+        """The environments, the same in every trial; cached images are read instead of the files."""
         cache, environments = self.cache_folder, {}
         for i, (name, files) in enumerate(self.listing.items()):
             paths, labels = zip(*files, strict=True)
@@ -168,11 +158,11 @@ class Images(FileDataset):
         return files_of(self.listing)
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
-        """The attribute of each image in `files`, (N,); None if they have none."""
+        """The attributes (N,) of the images in `files`; None without attributes."""
         return None
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
-        """Images as bytes (N, 3, size, size); raises UserError for a file that cannot be read."""
+        """New images as bytes (N, 3, size, size); raises UserError for a file that cannot be read."""
         images = self._stored(map(Path, files))
         return images.read(torch.arange(len(images)))
 
@@ -194,7 +184,7 @@ class Images(FileDataset):
         return {name: white_of(value) for name, value in _largest(self.survey).items()}
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Map bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
+        """Map bytes (N, 3, H, W) to normalised floats, augmented if `generator` is given."""
         x = x.float() / 255  # a new tensor: floats may be the user's own
         if generator is not None and self.options.augment is not False:
             x = domainbed(x, generator)
@@ -212,12 +202,18 @@ class Images(FileDataset):
 
     @cached_property
     def survey(self) -> Survey:
-        """What is in every file; it is kept in the root's `.oodbench` until a file changes."""
+        """The facts about every picture, which are kept in the root's `.oodbench` until a file changes."""
         if known := self._known_survey():
             return known
-        survey = _surveyed(self.listing)
+        files = files_of(self.listing)
+        portions = [files[i : i + PORTION] for i in range(0, len(files), PORTION)]
+        with ThreadPoolExecutor() as pool, progress() as bar:
+            found = pool.map(lambda portion: [*map(look, portion)], portions)
+            tracked = bar.track(found, total=len(portions), description="looking at images")
+            looks = iter([*chain.from_iterable(tracked)])
+        survey = {name: [*islice(looks, len(images))] for name, images in self.listing.items()}
         if not any(each.problem for each in chain(*survey.values())):
-            with suppress(OSError):  # a folder that cannot be written to is looked at every time
+            with suppress(OSError):  # the folder may be read-only
                 self._survey_file.parent.mkdir(exist_ok=True)
                 write_whole(self._survey_file, SURVEY.dump_json(survey).decode())
         return survey
@@ -233,7 +229,7 @@ class Images(FileDataset):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences on how other than plain pictures are read."""
+        """Sentences on how unusual pictures are read."""
         survey, notes = self.survey, []
         looks = [*chain(*survey.values())]
         if deep := sum(each.deep is not None for each in looks):
@@ -262,7 +258,7 @@ class Images(FileDataset):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of every file's name, size, time of change and class; raises UserError for a dead link."""
+        """A hash of all files' names, sizes, times and classes; raises UserError for a dead link."""
         lines, root = [], f"{self.root}{os.sep}"
         try:
             for name, files in self.listing.items():
@@ -277,7 +273,7 @@ class Images(FileDataset):
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the decoded images of this size, which may not exist."""
+        """The folder of decoded images of this size; it may not exist yet."""
         return self.root / ".oodbench" / f"images-{self.size}-{self.fingerprint}"
 
     def cache(self, workers: int) -> None:
@@ -291,7 +287,7 @@ class Images(FileDataset):
 
 
 class OwnImages(Images):
-    """A user's own images, whose size is not known beforehand."""
+    """A user's images, whose size and white are estimated from the files."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Images.Options):
@@ -305,24 +301,24 @@ class OwnImages(Images):
 
     @cached_property
     def size(self) -> int:
-        """The option, or else the size that fits the files."""
+        """The side of the inputs: the option `size`, or else an estimate from the files."""
         return self.options.size or min(typical_side(self.listing), USUAL_SIZE)
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """Add the size and the white of deep greys, which are estimated from the files."""
+        """Add the size, and the white of deep greys if it is the same everywhere."""
         values = {*self.whites.values()} if _largest(self.survey) else set()
         white = {"white": max(values)} if len(values) == 1 else {}
         return super().resolved_options(pretrained) | {"size": self.size} | white
 
     @cached_property
     def whites(self) -> dict[str, float]:
-        """The option, or else the values that fit the files."""
+        """The white of deep greys by environment: the option `white`, or else estimates from the files."""
         given = dict.fromkeys(self.environments, self.options.white)
         return given if self.options.white else super().whites
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of this size and white, which is 1 without deep greys."""
+        """The folder of decoded images of this size and white; white is 1 without deep greys."""
         deep = _largest(self._known_survey() or {})
         white = _each(self.whites if self.options.white or deep else {})
         white = digest_of(white.encode()) if " in " in white else white
@@ -330,12 +326,12 @@ class OwnImages(Images):
 
     def cache(self, workers: int) -> None:
         """Decode all images into the cache."""
-        self.check()  # finds what is white, which the folder's name has
+        self.check()  # surveys the files; the folder's name depends on their white
         super().cache(workers)
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences on how pictures are read, also if they are enlarged to more than twice their side."""
+        """Sentences on how unusual pictures are read, and on pictures that are enlarged a lot."""
         notes = [*super().notes]
         side, size = typical_side(self.listing), self.size
         if size > 2 * side:

@@ -1,4 +1,4 @@
-"""Which files of a folder are pictures, and their bytes, the same on every machine."""
+"""Files of pictures: which files of a folder are pictures, and their pixels, equal on all machines."""
 
 import contextlib
 import hashlib
@@ -22,13 +22,13 @@ from oodbench.files import other_than_data
 from oodbench.identity import by_stamp
 
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-"""The formats that are read, by Pillow's names; others need external programs, which files can invoke."""
+"""The formats that are read, by Pillow's names; for others, Pillow may start external programs."""
 ENDINGS = frozenset(
     ".jpg .jpeg .jpe .jfif .png .apng .gif .bmp .tif .tiff .webp .avif .jp2 .ppm .pgm .pbm .pnm".split()
 )
-"""The endings of files of these formats."""
+"""The endings of files in these formats."""
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""The errors that Pillow raises for a file that is not a complete image."""
+"""Pillow's errors for a file that is not a complete image."""
 READERS = {
     **dict.fromkeys((".dcm", ".dicom", ".ima"), "pydicom.dcmread"),
     **dict.fromkeys((".nii", ".nii.gz"), "nibabel.load"),
@@ -36,30 +36,30 @@ READERS = {
     ".mat": "scipy.io.loadmat",
     **dict.fromkeys((".heic", ".heif"), "pillow_heif.open_heif"),
 }
-"""What reads files of scans and arrays, by their endings, for a user who saves them as pictures."""
+"""Functions that read scans and arrays, by file ending, for hints on saving them as pictures."""
 MASK = re.compile(r"(.+)[-_. ](?:mask|seg|segmentation|annotation)s?(?:[-_ ]?\d+)?", re.I | re.S)
-"""A name such as `7_mask` of what lies beside a picture `7`."""
+"""A name such as `7_mask`, which is not a picture of its own if there is a picture `7`."""
 DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 """Pillow's grey modes of more than 8 bits, or floats."""
 ORIENTATION = 274
-"""EXIF's number of the entry that says how the camera was turned."""
+"""The number of EXIF's entry for the orientation of the camera."""
 PHOTOMETRIC = 262
-"""TIFF's number of the entry that says whether 0 is white (0) or black (1)."""
+"""The number of TIFF's entry for the meaning of the value 0: white (0) or black (1)."""
 PAGED = ("GIF", "TIFF", "WEBP", "AVIF", "PNG")
-"""The formats with several different images in a file; in others, such as MPO, all show the same."""
+"""The formats whose files may contain different images; in others, such as MPO, all show the same."""
 WHITES = (1, *(2**bits - 1 for bits in (8, 10, 12, 14, *range(16, 33))))
-"""The values that can be white in deep greys: 1 in floats, or the largest of so many bits."""
+"""The values that can be white in deep greys: 1 for floats, and the largest integers of 8 to 32 bits."""
 
 
 @contextlib.contextmanager
 def opened(file: Path, content: IO[bytes] | None = None) -> Iterator[Image.Image]:
-    """A picture, for `with`, from its file or its content; raises UserError for a damaged one."""
+    """Open a picture from its file or `content`; raises UserError for a damaged file."""
     try:
         with _opened(content or file) as image:
             yield image
     except UNREADABLE as error:
         why = str(error)
-        if isinstance(error, UnidentifiedImageError):  # whose text is an address in memory
+        if isinstance(error, UnidentifiedImageError):  # its text is an address in memory
             why = f"its format is unknown; {nature(file)}".removesuffix("; ")
         if isinstance(error, Image.DecompressionBombError):
             why = f"{why.partition(',')[0]}; save it smaller, as `size` makes it anyway"
@@ -69,7 +69,7 @@ def opened(file: Path, content: IO[bytes] | None = None) -> Iterator[Image.Image
 @contextlib.contextmanager
 def _opened(file: Path | IO[bytes]) -> Iterator[Image.Image]:
     Image.init()
-    formats = [name for name in FORMATS if name in Image.OPEN]  # that this Pillow can read
+    formats = [name for name in FORMATS if name in Image.OPEN]  # as this Pillow may lack some
     with _quiet():
         try:
             image: Image.Image = Image.open(file, formats=formats)
@@ -80,7 +80,7 @@ def _opened(file: Path | IO[bytes]) -> Iterator[Image.Image]:
 
 
 def _reduced(file: Path | IO[bytes], too_large: Exception) -> Image.Image:
-    """A JPEG beyond Pillow's limit at an eighth of each side; raises `too_large` for others."""
+    """A JPEG beyond Pillow's limit of size, at an eighth of its sides; raises `too_large` for others."""
     if not isinstance(file, Path):
         file.seek(0)
     try:
@@ -100,7 +100,7 @@ _LOCK, _READERS, _FILTERS = threading.Lock(), list[object](), contextlib.ExitSta
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A context without Pillow's warnings; all threads share the filters, which the last one restores."""
+    """Silence Pillow's warnings; filters are common to all threads, and the last thread restores them."""
     with _LOCK:
         if not _READERS:
             _FILTERS.enter_context(warnings.catch_warnings())
@@ -116,7 +116,7 @@ def _quiet() -> Iterator[None]:
 
 
 def nature(file: Path) -> str:
-    """What a file with another ending is, and how to use it; empty if that is unknown."""
+    """What kind of file this is, and how to use it as a picture; empty if unknown."""
     reader = next((READERS[end] for end in READERS if file.name.lower().endswith(end)), "")
     with contextlib.suppress(*UNREADABLE), file.open("rb") as stream:
         if other := other_than_data(file):
@@ -129,30 +129,30 @@ def nature(file: Path) -> str:
 
 
 White = Callable[[], float]
-"""Gives the value of deep greys that becomes 255; called when the first such picture is read."""
+"""A function that returns the value of deep greys that becomes 255; only called for such pictures."""
 
 
 def decoded(
     file: Path, size: int, white: White | None = None, *, upright: bool = True
 ) -> NDArray[np.uint8]:
-    """An image in RGB, resized to (size, size, 3) as torchvision's Resize does it (bilinearly).
+    """The first image of a file in RGB, resized bilinearly to (size, size, 3) as by torchvision's Resize.
 
-    `white` is as in `rgb`. With `upright` it is turned as its EXIF entry says. The first image of a
-    file is taken. Raises UserError for one that cannot be read.
+    `white` is as in `rgb`. With `upright` the image is turned as its EXIF entry says. Raises UserError if
+    it cannot be read.
     """
     with opened(file) as image:
         picture = rgb(ImageOps.exif_transpose(image) if upright else image, white)
         is_negative = getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
-        if image.mode in DEEP and is_negative:  # TIFF's entry, which Pillow heeds in 8 bits alone
+        if image.mode in DEEP and is_negative:  # Pillow inverts only 8 bits
             picture = ImageOps.invert(picture)
         return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
 
 
 def rgb(image: Image.Image, white: White | None = None) -> Image.Image:
-    """An image in RGB: transparent pixels are blended with white, deep greys become bytes.
+    """An image converted to RGB: transparent pixels are blended with white, deep greys scaled to bytes.
 
-    The white of deep greys is by default the first of `WHITES` that no value exceeds.
-    Raises ValueError for a mode that cannot be shown, and for values below 0 or not finite.
+    `white` is by default the first of `WHITES` that no value of the image exceeds. Raises ValueError for a
+    mode that cannot be converted, and for deep greys below 0 or not finite.
     """
     if image.mode in DEEP:
         most = largest(image)
@@ -168,7 +168,7 @@ def rgb(image: Image.Image, white: White | None = None) -> Image.Image:
 
 
 def largest(image: Image.Image) -> float:
-    """The largest value of a deep grey; raises ValueError for one below 0 or not finite."""
+    """The largest value of a deep grey; raises ValueError for values below 0 or not finite."""
     values = np.asarray(image, np.float64)
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and math.isfinite(high)):
@@ -179,38 +179,38 @@ def largest(image: Image.Image) -> float:
 
 
 def white_of(value: float) -> float:
-    """The value that counts as white if `value` is the largest."""
+    """The value that counts as white in a deep grey with the largest value `value`."""
     return next((white for white in WHITES if value <= white), value)
 
 
 TINY = 4
-"""The side of a picture's smallest version."""
+"""The side of the small version by which pictures are compared."""
 
 
 class Look(NamedTuple):
-    """What a file holds, or why it cannot be read."""
+    """The facts about a picture, or the error of reading its file."""
 
     problem: str
-    """The error, or nothing."""
+    """The error; empty if the file can be read."""
     digest: str = ""
-    """A hash of the pixels, hexadecimal, the same in each format that keeps them."""
+    """A hash of the pixels, in hexadecimal; the file format makes no difference."""
     deep: float | None = None
-    """The largest value of a deep grey."""
+    """The largest value of a deep grey; None for other pictures."""
     transparent: bool = False
     turned: bool = False
-    """Whether its EXIF entry says that the camera was turned."""
+    """Whether the camera was turned, by its EXIF entry."""
     several: bool = False
-    """Whether it holds several images, such as pages."""
+    """Whether the file contains several images, such as pages."""
     upper: int | None = None
     """The largest upper byte of 16-bit colours; Pillow drops the lower bytes."""
     tiny: str = ""
-    """The picture in `TINY` pixels a side, hexadecimal; empty for deep greys and single colours."""
+    """The picture at `TINY` pixels a side, in hexadecimal; empty for deep greys and single colours."""
     form: str = ""
-    """Its format, width and height, such as `PNG, 64 x 48`."""
+    """The format, width and height, such as `PNG, 64 x 48`."""
 
 
 def look(file: Path) -> Look:
-    """The look at a file, which is read once until it changes."""
+    """The facts about a picture; a file is read only once until it changes."""
     try:
         return _look(file)
     except OSError as error:
@@ -223,11 +223,11 @@ def _look(file: Path) -> Look:
     try:
         with opened(file, io.BytesIO(data)) as image:
             form = f"{image.format}, {image.width} x {image.height}"
-            image.draft("RGB", (64, 64))  # JPEGs are decoded at a low resolution, which is faster
+            image.draft("RGB", (64, 64))  # decodes JPEGs at a low resolution, which is faster
             is_colour = image.mode not in DEEP
             is_16_bit = any(";16" in str(part[3]) for part in getattr(image, "tile", ()))
             image.load()
-            rgb(image.crop((0, 0, 1, 1)))  # finds a mode that cannot be shown
+            rgb(image.crop((0, 0, 1, 1)))  # raises for a mode that cannot be converted
             turned = image.getexif().get(ORIENTATION, 1)
             meaning = (turned, image.getpalette(), image.info.get("transparency"))
             digest = hashlib.sha256(repr((image.mode, image.size, *meaning)).encode())
@@ -253,17 +253,17 @@ def _tiny(image: Image.Image) -> str:
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """The names of the folders in a folder, sorted, without hidden ones."""
+    """The sorted names of the folders in a folder, without hidden ones."""
     return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and not _is_hidden(p.name)))
 
 
 def _is_hidden(name: str) -> bool:
-    """True for names with a dot, and for copies that macOS and Synology's servers make."""
+    """Whether a name begins with a dot, or is of a folder that macOS or Synology adds."""
     return name[0] == "." or name in ("__MACOSX", "@eaDir")
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The pictures below a folder by their endings, sorted, with dead links and without `MASK`s."""
+    """The sorted pictures below a folder, by their endings; dead links count, and masks (`MASK`) do not."""
     files = [file for file in _files_below(str(folder)) if _ending(file) in ENDINGS]
     masks = _masks(files)
     files.sort(key=lambda file: file.split(os.sep))  # noqa: PTH206 (fast)
@@ -278,7 +278,7 @@ def _masks(files: Collection[str]) -> set[str]:
 
 
 def left_out(folder: Path, read: Collection[Path]) -> str:
-    """A sentence on the files below a folder that are not `read`; empty if there are none."""
+    """A sentence on the files below a folder that are not among `read`; empty if there are none."""
     known = set(map(str, read))
     kinds: dict[str, list[str]] = {}
     files = [*_files_below(str(folder))]

@@ -1,4 +1,4 @@
-"""Published datasets of pictures: where their files are, and whether all of them are there."""
+"""Published datasets of pictures: their folders, and checks that no picture is missing."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -19,25 +19,25 @@ class Place(NamedTuple):
 
     environment: str
     folder: str
-    """The folder's path below the root."""
+    """The path of the folder, relative to the root."""
     images: int | tuple[int, ...] | None = None
-    """The published number of images, in all or of each class."""
+    """The published number of images, in total or by class."""
 
 
 class Published(Images):
-    """A published dataset in its own folder under the data directory.
+    """A published dataset in a folder under the data directory.
 
-    Pictures are not turned upright, as in the code of the papers that report on it.
+    Pictures are not turned upright by EXIF, as in the code of the papers.
     """
 
     upright = False
 
     source: ClassVar[str]
-    """The address from which the dataset can be downloaded."""
+    """The address of the download."""
 
     @property
     def root(self) -> Path:
-        """The folder DATA_DIR/FOLDER; raises UserError if it is not there."""
+        """The folder of the dataset under the data directory; raises UserError for a missing folder."""
         folder = self.metadata.folder
         if self.data_dir is None:
             raise UserError(f"{self.name} needs --data-dir DIR with the folder {folder} in it")
@@ -53,7 +53,7 @@ class Published(Images):
         return root
 
     def download(self, data_dir: Path) -> None:
-        """Raise UserError with the address of the dataset, whose licence the user must read."""
+        """Raise UserError with the address, as the user has to accept the licence there."""
         folder = data_dir / self.metadata.folder
         raise UserError(f"{self.name} is at {self.source}; unpack it to {folder}")
 
@@ -61,20 +61,20 @@ class Published(Images):
 class Suite(Published):
     """A published dataset in its original layout: images in ROOT/FOLDER/CLASS/, at any depth.
 
-    The classes are numbered in the order of their names.
+    Classes are numbered in alphabetical order.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Images.Options):
-        """Whether the dataset may differ from the published one."""
+        """The size of the inputs, whether they are augmented, and whether images may be missing."""
 
         subset: bool = hparam(False)
-        """Accept fewer or more images than were published; tables say so."""
+        """Accept another number of images than was published; tables mention it."""
 
     places: tuple[Place, ...]
     num_classes: ClassVar[int]
     total: ClassVar[int | None] = None
-    """The published number of images if those of each environment are unknown."""
+    """The published number of images if the numbers by environment are unknown."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
@@ -84,7 +84,7 @@ class Suite(Published):
 
     @property
     def root(self) -> Path:
-        """The dataset's folder, or the one inside that holds the environments, such as `kfold` of PACS."""
+        """The dataset's folder, or the one in it that holds the environments, such as `kfold` of PACS."""
         root, first = super().root, self.places[0].folder
         at = (root, *(root / name for name in class_folders(root)))
         return next((folder for folder in at if (folder / first).is_dir()), root)
@@ -104,9 +104,9 @@ class Suite(Published):
 
     @cached_property
     def listing(self) -> Listing:
-        """All files by name; raises UserError unless environments share the class folders."""
+        """All files, sorted; raises UserError unless all environments have the same class folders."""
         listing: Listing = {}
-        root, classes = self.root, self.classes  # looked up in folders once
+        root, classes = self.root, self.classes  # each access lists folders
         for environment, folder, _ in self.places:
             at = root / folder
             if not at.is_dir():
@@ -129,19 +129,19 @@ class Suite(Published):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences on how pictures are read, and on files that are left out."""
+        """Sentences on how unusual pictures are read, and on files that are left out."""
         others = left_out(self.root, files_of(self.listing))
         return [note for note in (*super().notes, others) if note]
 
     @cached_property
     def files_read(self) -> Collection[Path]:
-        """The images and the folders that they are in."""
+        """The images and the folders that contain them."""
         files = files_of(self.listing)
         folders = {os.path.dirname(file) for file in files}  # noqa: PTH120 (fast)
         return [*files, *(self.root / place.folder for place in self.places), *map(Path, folders)]
 
     def check(self) -> None:
-        """Check all files, and that their number is the published one, unless `subset`."""
+        """Check all files and, unless `subset`, that their number is the published one."""
         for place in self.places:
             labels = [label for _, label in self.listing[place.environment]]
             self.require_published(place.images, labels, f"{self.name}: {self.root / place.folder}")
@@ -150,7 +150,10 @@ class Suite(Published):
     def require_published(
         self, published: int | tuple[int, ...] | None, labels: Sequence[int], at: str
     ) -> None:
-        """Raise UserError if there are other numbers of images than were published, unless `subset`."""
+        """Raise UserError if the number of `labels` is not the published one, in total or by class.
+
+        The option `subset` accepts any number.
+        """
         each = tuple(labels.count(label) for label in range(self.num_classes))
         if not self.options.subset and published not in (None, len(labels), each):
             raise UserError(
