@@ -1,13 +1,8 @@
 """A user's pictures in a Parquet file, or in a folder of Hugging Face's `datasets`."""
 
-import contextlib
-import shutil
-import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +11,7 @@ from oodbench.data.pictures.folders import image_metadata
 from oodbench.data.tables.typed import arrow_table, table_files
 from oodbench.datasets import register
 from oodbench.errors import UserError, unknown
+from oodbench.files import whole_folder
 from oodbench.hparams import hparam
 
 from .manifest import Manifest
@@ -51,7 +47,7 @@ class HuggingFace(Manifest):
 
     @cached_property
     def files(self) -> list[Path]:
-        """The file of each row's picture; raises UserError, with the row, for a missing one."""
+        """The file of each row's picture; raises UserError, with the row, for a row without a picture."""
         data, paths = self._pictures()
         held = pc.is_valid(data).to_pylist()
         names = [f"{row:08}{PurePath(path).suffix}" for row, path in enumerate(paths)]
@@ -62,7 +58,11 @@ class HuggingFace(Manifest):
                 raise UserError(f"{self.rows.place(row)}: '{self.image_column}' {what}")
         folder = self.root / ".oodbench" / f"pictures-{self.options.md5[:16]}"
         if not folder.is_dir():
-            _unpack(folder, zip(names, data, strict=True))
+            folder.parent.mkdir(exist_ok=True)
+            with whole_folder(folder, durable=False) as unpacked:
+                for name, picture in zip(names, data, strict=True):
+                    if picture.is_valid:
+                        (unpacked / name).write_bytes(picture.as_py())
         rows = zip(held, names, paths, strict=True)
         return [folder / name if is_held else self.root / path for is_held, name, path in rows]
 
@@ -78,17 +78,3 @@ class HuggingFace(Manifest):
         if data is None or data.type not in (pa.binary(), pa.large_binary()):
             data = pa.chunked_array([pa.nulls(len(column), pa.binary())])
         return data, [path or "" for path in paths] or [""] * len(column)
-
-
-def _unpack(folder: Path, pictures: Iterable[tuple[str, Any]]) -> None:
-    """Write pictures into a folder that other processes see only when it is complete."""
-    folder.parent.mkdir(exist_ok=True)
-    unpacked = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        for name, data in pictures:
-            if data.is_valid:
-                (unpacked / name).write_bytes(data.as_py())
-        with contextlib.suppress(OSError):  # another process was faster
-            unpacked.rename(folder)
-    finally:
-        shutil.rmtree(unpacked, ignore_errors=True)

@@ -81,12 +81,12 @@ def write_whole(path: Path, text: str, durable: bool = True) -> None:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def whole_folder(path: Path, durable: bool = True) -> Iterator[Path]:
     """Create a folder atomically: `path` either holds everything or does not exist.
 
     The block fills a temporary folder, which is then renamed to `path` unless another process was
-    first. An error in the block removes the temporary folder and is raised. Errors name `path`, or its
-    parent folder if the parent is missing.
+    first. An error in the block removes the temporary folder and is raised. A `durable` folder survives a
+    power cut once the block has ended. Errors name `path`, or its parent folder if the parent is missing.
     """
     temporary = temporary_name(path)
     try:
@@ -96,13 +96,17 @@ def whole_folder(path: Path) -> Iterator[Path]:
         raise
     try:
         yield temporary
-        for file in temporary.rglob("*"):
+        for file in temporary.rglob("*") if durable else ():
             _sync(file)
-        if not path.is_dir():
+        try:
             temporary.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    _sync(path.parent)
+    if durable:
+        _sync(path.parent)
 
 
 def _name_target(error: BaseException, temporary: Path, path: Path) -> None:

@@ -24,7 +24,7 @@ from oodbench.data.streams import progress
 from oodbench.data.tables.typed import check_shards
 from oodbench.datasets import FileDataset
 from oodbench.errors import UserError
-from oodbench.files import is_disk_full, require_data, whole_file
+from oodbench.files import is_disk_full, require_data, whole_file, whole_folder
 from oodbench.identity import md5, sha256
 
 if TYPE_CHECKING:
@@ -288,9 +288,7 @@ def _rebuild(dataset: FileDataset, source: Path, files: Sequence[Path], target: 
                 digest = f"its SHA-256 is {sha256(file)}, not that in {SUMS}"
                 raise UserError(f"{file} is damaged: {digest}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=target.parent, prefix=".") as made:
-        folder = Path(made) / "set"
-        folder.mkdir()
+    with whole_folder(target, durable=False) as folder:
         parts = [part for file in files for part in _parts(file, source, layout, folder)]
         if not parts:
             raise UserError(f"no file of {source} holds a labeled split of it")
@@ -310,7 +308,6 @@ def _rebuild(dataset: FileDataset, source: Path, files: Sequence[Path], target: 
             rows.to_csv(folder / table)
         if "_v" in target.name:
             (folder / f"RELEASE_{target.name.rpartition('_')[2]}.txt").touch()
-        folder.rename(target)
 
 
 def _check_classes(suite: Suite, rows: "pd.DataFrame", source: Path, folder: Path) -> None:

@@ -21,7 +21,7 @@ from oodbench.data.tables.typed import (
     ARROW,
     LINES,
     Read,
-    read_arrow,
+    arrow_table,
     read_json,
     read_table,
     table_files,
@@ -97,10 +97,12 @@ class Cells:
         self._columns = dict(zip(self.columns, trimmed, strict=True))
 
     def _read_file(self, encoding: str, separator: str) -> Read:
-        for file in table_files(self.path):
+        files = table_files(self.path)
+        for file in files:
             require_data(file)
         if not self.path.is_file() or self.path.suffix.lower() in ARROW:
-            return read_arrow(self.path)
+            note = f"{len(files)} files are read as one table: {files[0]} to {files[-1]}"
+            return read_table(arrow_table(self.path))._replace(notes=(note,) * (len(files) > 1))
         text, found = _decoded(self.path, encoding)
         if self.path.suffix.lower() in (".json", *LINES) or JSON.match(text):
             return read_json(text, self.path)

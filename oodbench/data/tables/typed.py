@@ -171,13 +171,6 @@ def _partitioned(table: pa.Table, folders: Sequence[str]) -> pa.Table:
     return table
 
 
-def read_arrow(path: Path) -> Read:
-    """The texts of a table in Parquet or Arrow files; raises UserError if a file cannot be read."""
-    files = table_files(path)
-    note = f"{len(files)} files are read as one table: {files[0]} to {files[-1]}"
-    return read_table(arrow_table(path))._replace(notes=(note,) * (len(files) > 1))
-
-
 def read_table(table: pa.Table) -> Read:
     """The texts of an Arrow table, empty for NaN and null; a field of a struct is a column COLUMN.FIELD."""
     table = _without_codes(_flattened(table))
