@@ -165,7 +165,7 @@ def _of_forms(dataset: Images, environments: Environments) -> Iterator[Finding]:
     if len({*forms}) == len(known) > 1 and len({*y}) > 1 and rarest >= FEW:
         names = class_names(dataset)
         said = some([f"{form} ({names[target]})" for form, target in sorted(known)], 3)
-        text = f"files of each class have another form than those of others: {said}"
+        text = f"each class has formats and sizes of files of its own: {said}"
         yield Finding("a telling form", tuple(environments), {}, sorted(known)[0][0], text)
 
 
@@ -250,7 +250,7 @@ def _shared(
     counts = {"examples": count, "of": len(tested)}
     if of != "groups":
         kind = "equal inputs" if is_chance else "copies"
-        why = "as often as coarse columns coincide" if is_chance else "copies of training examples"
+        why = "chance, as columns are coarse" if is_chance else "copies of training examples"
         text += f" {'look like' if of == 'looks' else 'share the inputs of'} examples of {listed}: {why}"
     else:
         kind = "separated groups" if dataset.separates_clusters else "shared groups"
@@ -404,7 +404,7 @@ def _identifier(
     distinct, size = len(np.unique(values)), len(values)
     if categories is not None:
         if distinct > max(FEW, 0.95 * size):
-            return "nearly every row has another"
+            return "nearly every row has a different one"
         if distinct >= MANY and NAMED.fullmatch(name):
             return f"by its name and its {distinct} categories"
         numbered = [COUNTED.fullmatch(each) for each in categories if each != EMPTY]

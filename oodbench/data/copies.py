@@ -279,7 +279,7 @@ def _rebuild(dataset: FileDataset, source: Path, files: Sequence[Path], target: 
 
     layout = _suite(dataset) if isinstance(dataset, Suite) else LAYOUTS.get(dataset.name)
     if layout is None:
-        raise UserError("it cannot be read from Parquet; get its archive")
+        raise UserError("a Parquet copy of this dataset cannot be read; get its archive")
     check_shards(files)
     if (source / SUMS).is_file():
         lines = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", (source / SUMS).read_text(), re.MULTILINE)
@@ -291,7 +291,7 @@ def _rebuild(dataset: FileDataset, source: Path, files: Sequence[Path], target: 
     with whole_folder(target, durable=False) as folder:
         parts = [part for file in files for part in _parts(file, source, layout, folder)]
         if not parts:
-            raise UserError(f"no file of {source} holds a labeled split of it")
+            raise UserError(f"no file of {source} has a labeled split")
         rows = pd.concat(parts, ignore_index=True)
         if isinstance(dataset, Suite):
             _check_classes(dataset, rows, source, folder)

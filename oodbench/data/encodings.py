@@ -88,7 +88,7 @@ def transformers() -> Any:
     except ModuleNotFoundError as error:
         missing = missing_package("text", "transformers", "text")
         raise MissingError(
-            f"{missing}; the option `from_scratch: true` of the sets of natural language does without",
+            f"{missing}; datasets of natural language work without it by the option `from_scratch: true`",
             missing.command,
         ) from error
 
@@ -105,5 +105,5 @@ def pretrained(cls: str, name: str, *, download: bool = False, **settings: Any) 
         raise UserError(
             f"{name} is neither a folder nor in the cache of transformers: "
             "`python -m oodbench.data download` of a text dataset fetches it, "
-            "and its option `from_scratch: true` does without"
+            "and the dataset's option `from_scratch: true` needs no such model"
         ) from error

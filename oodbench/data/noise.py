@@ -72,7 +72,7 @@ def _pairs(dataset: Dataset, value: Any, has_classes: bool, where: str) -> dict[
     if value and not has_classes:
         raise UserError(f"{where} has no classes, and so no 'pairs'")
     if not isinstance(value, dict):
-        raise UserError(f"'pairs' in {where} must be classes with others, not {value!r}")
+        raise UserError(f"'pairs' in {where} must map classes to other classes, not {value!r}")
     pairs = {str(old): str(new) for old, new in value.items()}
     for old, new in pairs.items():
         for name in {old, new} - {*class_names(dataset)}:

@@ -95,7 +95,7 @@ def _run(command: str, who: str, folder: Path) -> None:
     from oodbench.terminal import terminal  # rich draws random numbers as it is imported
 
     words = shlex.split(command)
-    elsewhere = f"`{command}` on another machine and `--from FOLDER` here do as well"
+    elsewhere = f"run `{command}` on another machine, and use `--from FOLDER` here"
     if shutil.which(words[0]) is None:
         raise MissingError(f"{who} needs {words[0]}, which is not installed; {elsewhere}")
     words += ["--loglevel=error", "--fetch-retries=0"] if words[0] == "npm" else ["-q"]

@@ -173,8 +173,8 @@ class Images(FileDataset):
     def _white_in(self, environment: str) -> float:
         if environment not in self.whites and len({*self.whites.values()}) > 1:
             raise UserError(
-                f"{self.name}: what is white in new pictures of deep grey is unknown, as it is "
-                f"{_each(self.whites)}; the option `white` says it"
+                f"{self.name}: environments differ in the white of deep greys ({_each(self.whites)}), so "
+                "that of new pictures is unknown; the option `white` says it"
             )
         return self.whites.get(environment, max(self.whites.values(), default=1))
 
@@ -244,8 +244,8 @@ class Images(FileDataset):
         if colours := sum(map(len, upper.values())):
             most = _each({name: max(values) for name, values in upper.items() if values})
             notes.append(
-                f"colours of 16 bits in {counted(colours, 'picture')} are read by their upper 8 bits, of "
-                f"which the largest is {most} of 255: save them with 8 bits if that is too dark"
+                f"only the upper 8 bits of colours of 16 bits in {counted(colours, 'picture')} are read "
+                f"(the largest is {most} of 255): save them with 8 bits if that is too dark"
             )
         if transparent := sum(each.transparent for each in looks):
             notes.append(f"what is transparent in {counted(transparent, 'picture')} is white")

@@ -56,8 +56,8 @@ FORMS = "save the table as CSV, JSON, Parquet or Feather"
 OTHERWISE = "leave the column out by the option `features`, which names the columns of inputs"
 OF_TYPES = {
     "binary": f"pictures are read by the dataset `HuggingFace`; otherwise {OTHERWISE}",
-    "list": "save their numbers as a column each (several labels an example need a dataset with the task "
-    f"`multilabel`), or {OTHERWISE}",
+    "list": "save each number in a column of its own (several labels an example need a dataset with the "
+    f"task `multilabel`), or {OTHERWISE}",
 }
 """Hints on values that are neither numbers nor texts, by a word in the name of their type."""
 USUAL = ("target", "environment")
@@ -114,8 +114,10 @@ class Cells:
             text, separator = text[excel.end() :], separator or excel[1]
         separator = SEPARATORS.get(separator, separator)
         if len(separator) > 1:
-            names = ", ".join(SEPARATORS)
-            raise UserError(f"the option `separator` is a character or {names}, not '{separator}'")
+            known = ", ".join(SEPARATORS)
+            raise UserError(
+                f"the option `separator` must be a character or {known}, not '{separator}'"
+            )
         text, self.separator, above = _from_header(text, separator)
         text = _with_all_names(text, self.separator)
         notes = []

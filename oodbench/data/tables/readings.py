@@ -160,9 +160,7 @@ class Reader:
         if form is POINT:
             why += _doubts(pc.drop_null(filled), self.table.separator)
         if np.abs(given).max() > 2**53 and pc.any(pc.match_substring_regex(filled, LONG)).as_py():
-            why.append(
-                "more than 15 digits are rounded: `features` leaves out what are no quantities"
-            )
+            why.append("more than 15 digits are rounded: `features` leaves out columns of codes")
         why += _far_codes(given)
         shown, gaps = f"{given.min():.5g} to {given.max():.5g}", len(values) - len(given)
         is_unusual = form is not POINT or len(why) > 1

@@ -299,8 +299,8 @@ def _records(value: Any, path: Path) -> Records:
         return found
     if len(inner) > 1 and all(isinstance(each, list) for each in inner.values()):
         raise UserError(
-            f"{path} holds the lists {', '.join(inner)}: join them to one list of records, with a key that "
-            "says which of them each is from"
+            f"{path} holds the lists {', '.join(inner)}: join them to one list of records, and add a key "
+            "that names the list of each record"
         )
     raise UserError(
         f"{path} is JSON, but not in a form that is read: a list of records, a record a line, records by "
