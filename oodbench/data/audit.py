@@ -46,8 +46,6 @@ ROUNDING = 1e-9
 Array = npt.NDArray[Any]
 Environments = Mapping[str, Environment]
 Hashes = Mapping[str, Sequence[bytes | None]]
-Outs = Mapping[str, Mapping[int, torch.Tensor]]
-"""The indices of `out` splits by environment and trial."""
 
 
 def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
@@ -76,13 +74,13 @@ def audit(
     environments: Environments,
     roles: Sequence[tuple[Sequence[str], Sequence[str]]],
     hashes: Hashes | None = None,
-    outs: Outs | None = None,
+    outs: Mapping[str, Mapping[int, torch.Tensor]] | None = None,
     trial: int = 0,
 ) -> list[Finding]:
     """Findings on a dataset; `roles` lists pairs of test and training environments, which are compared.
 
-    `hashes` of inputs are computed by default, unless that takes reading files. Columns are judged on the
-    training environments of the first pair.
+    `hashes` of inputs are computed by default, unless that takes reading files. `outs` holds the indices of
+    `out` splits by environment and trial. Columns are judged on the first pair's training environments.
     """
     found = _unseeded(dataset, environments, trial)
     with suppress(UserError, OSError):  # examples that cannot be read stop the runs that need them

@@ -26,38 +26,39 @@ def checked(dataset: Dataset, keys: Mapping[str, Any]) -> dict[str, Any] | None:
     their standard deviation. Raises UserError for an unknown environment or class, or an amount out of
     range.
     """
+    if not keys:
+        return None
     if len(keys) > 1:
         raise UserError(f"{dataset.label}: give `label_noise` or `target_noise`, not both")
-    for kind, value in keys.items():
-        where, task = f"'{kind}' of {dataset.label}", dataset.task
-        is_of_labels = kind == "label_noise"
-        if is_of_labels and not task.has_classes:
-            hint = " (`target_noise` is for real ones)" if task.kind == "regression" else ""
-            raise UserError(f"{where}: its targets are not single classes{hint}")
-        if not is_of_labels and task.kind != "regression":
-            what = "its targets are not real numbers (`label_noise` is for classes)"
-            raise UserError(f"{where}: {what}")
-        has_parts = isinstance(value, dict) and not {*map(str, value)} & {*dataset.environments}
-        parts = value if has_parts else {"amount": value}
-        for name in parts.keys() - {*PARTS}:
-            raise unknown("environment or key", name, [*dataset.environments, *PARTS], where)
-        if "amount" not in parts:
-            raise UserError(f"{where} lacks its `amount`")
-        validation = parts.get("validation", "noisy")
-        if validation not in VALIDATION:
-            raise unknown("value", validation, VALIDATION, f"'validation' in {where}")
-        pairs = _pairs(dataset, parts.get("pairs", {}), is_of_labels, where)
-        amount = parts["amount"]
-        if isinstance(amount, dict):
-            for name in {*map(str, amount)} - {*dataset.environments}:
-                hint = " (it stands beside `amount`, which has the environments)" * (name in PARTS)
-                raise unknown("environment", name, dataset.environments, where, hint)
-            amount = {str(name): _number(is_of_labels, v, where) for name, v in amount.items()}
-        else:
-            amount = _number(is_of_labels, amount, where)
-        if any(amount.values()) if isinstance(amount, dict) else amount:
-            return {"kind": kind, "amount": amount, "pairs": pairs, "validation": validation}
-    return None
+    ((kind, value),) = keys.items()
+    where, task, is_of_labels = f"'{kind}' of {dataset.label}", dataset.task, kind == "label_noise"
+    if is_of_labels and not task.has_classes:
+        hint = " (`target_noise` is for real ones)" if task.kind == "regression" else ""
+        raise UserError(f"{where}: its targets are not single classes{hint}")
+    if not is_of_labels and task.kind != "regression":
+        what = "its targets are not real numbers (`label_noise` is for classes)"
+        raise UserError(f"{where}: {what}")
+    has_parts = isinstance(value, dict) and not {*map(str, value)} & {*dataset.environments}
+    parts = value if has_parts else {"amount": value}
+    for name in parts.keys() - {*PARTS}:
+        raise unknown("environment or key", name, [*dataset.environments, *PARTS], where)
+    if "amount" not in parts:
+        raise UserError(f"{where} lacks its `amount`")
+    validation = parts.get("validation", "noisy")
+    if validation not in VALIDATION:
+        raise unknown("value", validation, VALIDATION, f"'validation' in {where}")
+    pairs = _pairs(dataset, parts.get("pairs", {}), is_of_labels, where)
+    amount = parts["amount"]
+    if isinstance(amount, dict):
+        for name in {*map(str, amount)} - {*dataset.environments}:
+            hint = " (it stands beside `amount`, which has the environments)" * (name in PARTS)
+            raise unknown("environment", name, dataset.environments, where, hint)
+        amount = {str(name): _number(is_of_labels, v, where) for name, v in amount.items()}
+    else:
+        amount = _number(is_of_labels, amount, where)
+    is_noisy = any(amount.values()) if isinstance(amount, dict) else amount
+    noise = {"kind": kind, "amount": amount, "pairs": pairs, "validation": validation}
+    return noise if is_noisy else None
 
 
 def _number(is_share: bool, value: Any, where: str) -> float:

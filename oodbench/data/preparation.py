@@ -137,9 +137,9 @@ def _mistake(environment: Environment, attribute_names: Sequence[str]) -> str | 
         return None
     if attributes.dtype != torch.int64:
         return f"attributes are torch.int64, not {attributes.dtype}"
-    for odd in attributes[(attributes < 0) | (attributes >= len(attribute_names))].tolist():
-        return f"an example has the attribute {odd}, not one of 0 to {len(attribute_names) - 1}"
-    return None
+    odd = attributes[(attributes < 0) | (attributes >= len(attribute_names))]
+    wanted = f"one of 0 to {len(attribute_names) - 1}"
+    return f"an example has the attribute {int(odd[0])}, not {wanted}" if len(odd) else None
 
 
 def _is_finite(x: Tensor) -> bool:

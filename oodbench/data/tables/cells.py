@@ -265,24 +265,22 @@ def _from_header(text: str, given: str) -> tuple[str, str, int]:
 
 def _found(sample: str, separators: Sequence[str]) -> tuple[str, int]:
     """The separator that gives the most cells a line, and the number of lines above the header."""
-    best = (False, False, 1, separators[0], 0)
+    best, found = (False, False, 1), (separators[0], 0)
     for separator in separators:
-        is_last = separator == " "  # sentences have blanks, too
-        read = _with_single_blanks(sample) if is_last else sample
+        is_blank = separator == " "  # comes last, as sentences have blanks, too
+        read = _with_single_blanks(sample) if is_blank else sample
         reader = csv.reader(io.StringIO(read, newline=""), delimiter=separator)
-        at, rows = [], []
-        for cells in filter(None, reader):
-            at.append(reader.line_num)
-            rows.append(cells)
-        if rows and not (is_last and best[0]):
-            rows = rows[:-1] or rows  # the sample may end within quotes
-            start, width = _start(rows)
-            alike = {len(row) for row in rows[1:]} <= {len(rows[0])} or _lack_one_name(rows)
-            score = (alike, start > 0, width)
-            is_sure = alike or not is_last or (start > 0 and width > 2 and best[2] == 1)
-            if width > 1 and score > best[:3] and is_sure:
-                best = (*score, separator, at[start - 1] if start else 0)
-    return best[3:]
+        numbered = [(reader.line_num, cells) for cells in reader if cells]
+        if not numbered or (is_blank and best[0]):
+            continue
+        lines, rows = zip(*(numbered[:-1] or numbered), strict=True)  # it may end within quotes
+        start, width = _start(rows)
+        alike = {len(row) for row in rows[1:]} <= {len(rows[0])} or _lack_one_name(rows)
+        score = (alike, start > 0, width)
+        is_sure = alike or not is_blank or (start > 0 and width > 2 and best[2] == 1)
+        if width > 1 and score > best and is_sure:
+            best, found = score, (separator, lines[start - 1] if start else 0)
+    return found
 
 
 def _lack_one_name(rows: Sequence[Sequence[str]]) -> bool:
@@ -296,6 +294,7 @@ def _with_single_blanks(text: str) -> str:
 
 def _start(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
     """The index of the header among the rows, usually 0, and its number of cells."""
+    # from here on, all rows are as long as the last one
     settled = max((i for i, r in enumerate(rows, 1) if len(r) != len(rows[-1])), default=0)
     comments = next((i for i, row in enumerate(rows) if not row[0].startswith("#")), 0)
     if settled < comments:
