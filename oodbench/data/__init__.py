@@ -1,4 +1,1 @@
-"""Building blocks of datasets, and the tools for their files: `python -m oodbench.data`.
-
-It imports `datasets.py` and the ground.
-"""
+"""Building blocks of datasets, and the tools for their files: `python -m oodbench.data`."""

@@ -42,14 +42,14 @@ NAMED = re.compile(
 LUMINANCE = np.array([[0.299], [0.587], [0.114]])
 """The shares of red, green and blue in grey."""
 ROUNDING = 1e-9
-"""The skew of a picture with symmetric values, up to rounding errors."""
+"""Smaller skews are rounding errors."""
 Array = npt.NDArray[Any]
 Environments = Mapping[str, Environment]
 Hashes = Mapping[str, Sequence[bytes | None]]
 
 
 def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
-    """Findings on the result of `inspect`, with the default test environments and with each environment."""
+    """Findings on the result of `inspect`, for the default test environments and for each one alone."""
     environments = {c.name: c.examples for c in every}
     held_out = [dataset.test_environments, *((name,) for name in environments)]
     roles = [(tests, dataset.trainable(tests)) for tests in held_out]

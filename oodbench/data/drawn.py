@@ -50,7 +50,7 @@ class Picture(NamedTuple):
     identity: str
     """The emoji or face that is shown; a trial trains on some identities and tests on others."""
     draw: Callable[[], NDArray[np.uint8]]
-    """Draws the picture (C, side, side) as bytes; raises UserError if that fails."""
+    """A function that draws the picture (C, side, side) as bytes; raises UserError if that fails."""
 
 
 class DrawnPictures(FileDataset):
@@ -159,7 +159,7 @@ class DrawnPictures(FileDataset):
         return environments
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Map bytes (N, C, H, W) to standardised floats; a single channel is repeated three times."""
+        """Map bytes (N, C, H, W) to standardised floats with as many channels as there are moments."""
         mean, std = self.normalization.on(x.device)
         return x.float().div_(255).sub(mean).div_(std)
 

@@ -93,8 +93,8 @@ def noisy(
 ) -> Tensor:
     """The targets (N, ...) of an environment with noise; `deviation` (C,) scales that of real targets.
 
-    The draws depend only on the trial and the example's position. A larger amount of label noise therefore
-    changes the same labels to the same classes, and further labels.
+    An environment's draws depend only on the trial and the example's position. A larger amount of label
+    noise therefore changes the same labels to the same classes, and further labels.
     """
     seed = derive(noise["kind"], dataset.name, environment, trial)
     generator = torch.Generator().manual_seed(seed)

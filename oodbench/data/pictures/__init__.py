@@ -1,1 +1,1 @@
-"""Pictures: folders of files, drawings, and augmentation."""
+"""Pictures: files and their pixels, folders of files, published datasets, and augmentation."""

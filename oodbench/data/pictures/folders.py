@@ -65,7 +65,7 @@ class ImageFiles(Prepared):
 
 
 def typical_side(listing: Listing) -> int:
-    """The median of the longer sides of about 200 images, in pixels; `USUAL_SIZE` without images."""
+    """The median of the longer sides of a sample of images, in pixels; `USUAL_SIZE` without images."""
     files, sides = files_of(listing), []
     for file in files[:: max(1, len(files) // SAMPLE)]:
         with suppress(UserError), opened(file) as image:

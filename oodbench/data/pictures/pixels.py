@@ -193,7 +193,7 @@ class Look(NamedTuple):
     problem: str
     """The error; empty if the file can be read."""
     digest: str = ""
-    """A hash of the pixels, in hexadecimal; the file format makes no difference."""
+    """A hash of the pixels, in hexadecimal, equal in all lossless formats."""
     deep: float | None = None
     """The largest value of a deep grey; None for other pictures."""
     transparent: bool = False

@@ -1,1 +1,1 @@
-"""Tables of people: files read as cells, and columns as inputs."""
+"""Users' tables: files are read as cells, and cells as numbers, dates or texts."""

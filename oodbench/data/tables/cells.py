@@ -273,7 +273,8 @@ def _found(sample: str, separators: Sequence[str]) -> tuple[str, int]:
         numbered = [(reader.line_num, cells) for cells in reader if cells]
         if not numbered or (is_blank and best[0]):
             continue
-        lines, rows = zip(*(numbered[:-1] or numbered), strict=True)  # it may end within quotes
+        # the last row may be cut off
+        lines, rows = zip(*(numbered[:-1] or numbered), strict=True)
         start, width = _start(rows)
         alike = {len(row) for row in rows[1:]} <= {len(rows[0])} or _lack_one_name(rows)
         score = (alike, start > 0, width)

@@ -249,7 +249,7 @@ class Reader:
         """Whether all filled cells of a column are dates."""
         cells = self.table.cells(name)
         first = next((text for text in map(str, cells) if text.lower() not in MARKS), "")
-        if not pc.match_substring_regex(pa.scalar(first), DATE).as_py():  # fast
+        if not pc.match_substring_regex(pa.scalar(first), DATE).as_py():  # a fast test
             return False
         return pc.all(pc.match_substring_regex(pc.drop_null(_filled(cells)), DATE)).as_py() is True
 
