@@ -84,7 +84,7 @@ def check(
 ) -> None:
     """Verify the files, and read every example: sizes, balance, groups, what environments share."""
     from oodbench.data.audit import audit_of
-    from oodbench.data.preparation import group_names, inspect
+    from oodbench.data.preparation import balance, group_names, group_sizes, inspect
     from oodbench.data.sheet import write_sheet
 
     dataset = _dataset(name, data_dir, set_, plugin)
@@ -102,10 +102,11 @@ def check(
         console.print(console.tables(header, rows, prose=prose), soft_wrap=True)
 
     targets = "classes" if dataset.task.has_classes else "targets"
-    rows = [(c.name, f"{c.size:,}", c.balance) for c in environments]
+    rows = [(c.name, f"{c.size:,}", balance(dataset, c.examples.y)) for c in environments]
     show(("environment", "examples", targets), rows, 2)
     if dataset.attributes:
-        sizes = [(c.name, n, f"{size:,}") for c in environments for n, size in _listed(c.groups)]
+        groups = {c.name: _listed(group_sizes(dataset, c.examples)) for c in environments}
+        sizes = [(name, group, f"{size:,}") for name in names for group, size in groups[name]]
         show(("environment", "group", "examples"), sizes, 1)
         if (count := len(group_names(dataset))) > MAX_GROUPS:
             console.say(f"of {count} groups the smallest and the largest are shown")
@@ -115,7 +116,8 @@ def check(
     if (columns := dataset.columns) is not None:
         console.say(str(columns))
         inputs = columns.inputs[:MAX_INPUTS]
-        show(("input", *names), [(i, *(c.marginals[i] for c in environments)) for i in inputs])
+        marginals = [columns.marginals(c.examples.x) for c in environments]
+        show(("input", *names), [(i, *(each[i] for each in marginals)) for i in inputs])
         if (count := len(columns.inputs)) > MAX_INPUTS:
             console.say(f"of {count} inputs the first {MAX_INPUTS} are shown")
     for c in environments:

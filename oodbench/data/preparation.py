@@ -13,7 +13,6 @@ from oodbench.data.pictures.folders import ImageFiles
 from oodbench.data.streams import Changed, Stored, chunk_size, read
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError, wrong_result
-from oodbench.tasks import Task
 
 CHUNK = 4096
 """The number of examples in memory that are checked or hashed at a time."""
@@ -165,23 +164,17 @@ FEW = 10
 
 @dataclass(frozen=True)
 class Contents:
-    """A summary of an environment."""
+    """An environment whose examples have all been read."""
 
     name: str
     examples: Environment
-    balance: str
-    """The share of each class, or the mean and standard deviation of real targets."""
-    groups: dict[str, int]
-    """The number of examples of every group, by name; no groups without attributes."""
     hashes: Sequence[bytes | None]
     """A hash of each example's inputs; None for an example that cannot be read."""
-    unreadable: list[str]
+    unreadable: Sequence[str]
     """The error of each example that cannot be read."""
     repeated: int
     """The number of examples with the same inputs as an earlier example; 0 if the dataset's inputs repeat
     by design."""
-    marginals: dict[str, str]
-    """The mean and deviation, or the share of ones, of each input of a table."""
 
     @property
     def size(self) -> int:
@@ -190,12 +183,16 @@ class Contents:
 
 
 def inspect(dataset: Dataset) -> list[Contents]:
-    """A summary of every environment in the first trial; every example is read once.
+    """Read every example of every environment in the first trial.
 
     Raises UserError for data that cannot be loaded, do not fit their task, or leave nothing to train on.
     """
-    environments = load_checked(dataset, 0)
-    every = [_contents(dataset, name, each) for name, each in environments.items()]
+    environments, every = load_checked(dataset, 0), []
+    for name, examples in environments.items():
+        hashes, unreadable = hashes_of(examples)
+        known = [each for each in hashes if each is not None]
+        repeated = 0 if dataset.repeats else len(known) - len(set(known))
+        every.append(Contents(name, examples, hashes, unreadable, repeated))
     if not any(contents.unreadable for contents in every):
         held_out = {*dataset.test_environments, *dataset.validation_environments}
         if not (training := dataset.trainable(held_out)):
@@ -205,27 +202,6 @@ def inspect(dataset: Dataset) -> list[Contents]:
             some = {n: torch.arange(min(CHUNK, len(environments[n].y))) for n in training}
             fitted(dataset, environments, some)
     return every
-
-
-def _contents(dataset: Dataset, name: str, examples: Environment) -> Contents:
-    task, (hashes, unreadable) = dataset.task, hashes_of(examples)
-    read = [each for each in hashes if each is not None]
-    groups = dict[str, int]()
-    if examples.attributes is not None:
-        names = group_names(dataset)
-        numbers = task.groups(examples.y, examples.attributes, len(dataset.attributes))
-        sizes = torch.bincount(numbers, minlength=len(names)).tolist()
-        groups = dict(zip(names, sizes, strict=True))
-    return Contents(
-        name,
-        examples,
-        _balance(examples.y, task, dataset.classes),
-        groups,
-        hashes,
-        unreadable,
-        repeated=0 if dataset.repeats else len(read) - len(set(read)),
-        marginals={} if dataset.columns is None else dataset.columns.marginals(examples.x),
-    )
 
 
 def hashes_of(environment: Environment) -> tuple[list[bytes | None], list[str]]:
@@ -269,12 +245,24 @@ def group_names(dataset: Dataset) -> tuple[str, ...]:
     return tuple(f"{c}, {a}" for c in class_names(dataset) for a in dataset.attributes)
 
 
-def _balance(y: Tensor, task: Task, classes: Sequence[str]) -> str:
+def group_sizes(dataset: Dataset, environment: Environment) -> dict[str, int]:
+    """The number of examples of each group, by its name; empty without attributes."""
+    if environment.attributes is None:
+        return {}
+    names = group_names(dataset)
+    numbers = dataset.task.groups(environment.y, environment.attributes, len(dataset.attributes))
+    return dict(zip(names, torch.bincount(numbers, minlength=len(names)).tolist(), strict=True))
+
+
+def balance(dataset: Dataset, y: Tensor) -> str:
+    """The share of each class among targets, or the mean and standard deviation of real targets."""
+    task, classes = dataset.task, dataset.classes
     if not task.has_classes:
         numbers = y.double().flatten(1)
         if numbers.shape[1] > FEW:
             return f"{numbers.shape[1]} targets each"
-        means, deviations = numbers.nanmean(0), numbers.std(0, correction=0)
+        means = numbers.nanmean(0)
+        deviations = (numbers - means).square().nanmean(0).sqrt()
         return ", ".join(f"{m:.3g} ± {s:.2g}" for m, s in zip(means, deviations, strict=True))
     shares = 100 * torch.bincount(y.long(), minlength=task.classes) / max(1, len(y))
     if len(shares) > FEW:

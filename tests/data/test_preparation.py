@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oodbench.columns import Columns
 from oodbench.data.audit import audit_of
-from oodbench.data.preparation import fitted, inspect, load_checked
+from oodbench.data.preparation import balance, fitted, inspect, load_checked
 from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError
@@ -161,12 +161,20 @@ Made.name, Made.metadata = "Made", datasets.get("Spirals").metadata
 def test_contents() -> None:
     made = Made(Made.Options())
     a, b = inspect(made)
-    assert (a.name, a.size, a.balance) == ("a", 10, "30.0, 30.0, 20.0, 20.0 %")
+    assert (a.name, a.size) == ("a", 10) and (b.name, b.size) == ("b", 5)
+    assert balance(made, a.examples.y) == "30.0, 30.0, 20.0, 20.0 %"
+    assert balance(made, b.examples.y) == "60.0, 20.0, 20.0, 0.0 %"
     assert (a.unreadable, a.repeated) == (["4.png cannot be read"], 0)
-    assert (b.size, b.balance) == (5, "60.0, 20.0, 20.0, 0.0 %")
     assert (b.unreadable, b.repeated) == ([], 4)
     (copies,) = [f for f in audit_of(made, [a, b]) if f.environments == ("b", "a")]
     assert (copies.kind, copies.counts) == ("copies", {"examples": 5, "of": 5})
+
+
+def test_the_balance_of_labels_leaves_out_unknown_ones() -> None:
+    made = Made(Made.Options())
+    made.task = Task("multilabel", 2)
+    y = torch.tensor([[0.0, 1.0], [1.0, torch.nan], [torch.nan, 1.0]])
+    assert balance(made, y) == "0.5 ± 0.5, 1 ± 0"
 
 
 def found_in(dataset: Dataset) -> list[object]:
