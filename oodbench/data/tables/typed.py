@@ -288,16 +288,30 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 
 def _records(value: Any, path: Path) -> Records:
-    if isinstance(value, list):
-        names = value[0] if value and isinstance(value[0], list) else []
-        if names and all(isinstance(row, list) and len(row) == len(names) for row in value):
-            return _rows([*map(str, names)], value[1:], "the first list names the columns")
-        return _numbered(value)
+    match value:
+        case [[_, *_] as names, *rows] if _are_rows(rows, len(names)):
+            return _rows(path, names, rows, "the first list names the columns")
+        case [*records]:
+            return _numbered(records)
+        case {"columns": [*names], "data": [*rows]} if _are_rows(rows, len(names)):  # of pandas
+            return _rows(path, names, rows)
     inner = value if isinstance(value, dict) else {}
-    forms = (_split, _columns, _only_list, _tree, _by_name)
-    if found := next(filter(None, (read(inner) for read in forms)), None):
-        return found
-    if len(inner) > 1 and all(isinstance(each, list) for each in inner.values()):
+    lists = {key: each for key, each in inner.items() if isinstance(each, list)}
+    are_lists = len(lists) == len(inner) > 1
+    if are_lists and len({*map(len, lists.values())}) == 1:
+        rows = [*zip(*lists.values(), strict=True)]
+        if not any(isinstance(cell, dict) for row in rows for cell in row):
+            return _rows(path, inner, rows)
+    if len(lists) == 1:  # other entries describe the file
+        ((key, records),) = lists.items()
+        return _numbered(records, f"the records are those in '{key}'")
+    kinds = [{*map(type, v.values())} if isinstance(v, dict) else set() for v in inner.values()]
+    if inner and all(each == {list} for each in kinds):
+        rows = [(e, c, f) for e, of in inner.items() for c, files in of.items() for f in files]
+        return _rows(path, TREE, rows, f"the names of its levels are the columns {', '.join(TREE)}")
+    if inner and all(each - {list, dict} for each in kinds):
+        return _by_name(inner)
+    if are_lists:
         raise UserError(
             f"{path} holds the lists {', '.join(inner)}: join them to one list of records, and add a key "
             "that names the list of each record"
@@ -308,55 +322,25 @@ def _records(value: Any, path: Path) -> Records:
     )
 
 
+def _are_rows(rows: Iterable[Any], width: int) -> bool:
+    return all(isinstance(row, list) and len(row) == width for row in rows)
+
+
+def _rows(
+    path: Path, names: Iterable[Any], rows: Iterable[Iterable[Any]], note: str = ""
+) -> Records:
+    columns = [*map(str, names)]
+    if twice := [name for name, count in Counter(columns).items() if count > 1]:
+        raise UserError(f"{path}: two columns have the same name, '{twice[0]}'; rename one")
+    return _numbered([dict(zip(columns, row, strict=True)) for row in rows], note)
+
+
 def _numbered(records: Iterable[Any], note: str = "") -> Records:
     return [(f"record {i}", each) for i, each in enumerate(records, 1)], note
 
 
-def _rows(names: Sequence[str], rows: Iterable[Iterable[Any]], note: str = "") -> Records:
-    return _numbered([dict(zip(names, row, strict=True)) for row in rows], note)
-
-
-def _split(value: Mapping[str, Any]) -> Records | None:
-    """Records in the form of pandas' `to_json(orient="split")`."""
-    names, rows = value.get("columns"), value.get("data")
-    if not (isinstance(names, list) and isinstance(rows, list)):
-        return None
-    width = len({*map(str, names)})
-    fits = all(isinstance(row, list) and len(row) == width for row in rows)
-    return _rows([*map(str, names)], rows) if fits else None
-
-
-def _columns(value: Mapping[str, Any]) -> Records | None:
-    columns = [*value.values()]
-    are_lists = len(columns) > 1 and all(isinstance(column, list) for column in columns)
-    if not are_lists or len({*map(len, columns)}) > 1:
-        return None
-    has_records = any(isinstance(cell, dict) for column in columns for cell in column)
-    return None if has_records else _rows([*value], zip(*columns, strict=True))
-
-
-def _only_list(value: Mapping[str, Any]) -> Records | None:
-    lists = [key for key, each in value.items() if isinstance(each, list)]
-    if len(lists) != 1:  # other entries describe the file
-        return None
-    return _numbered(value[lists[0]], f"the records are those in '{lists[0]}'")
-
-
-def _kinds(value: Mapping[str, Any]) -> list[set[type]]:
-    return [{*map(type, v.values())} if isinstance(v, dict) else set() for v in value.values()]
-
-
-def _tree(value: Mapping[str, Any]) -> Records | None:
-    if not value or any(kinds != {list} for kinds in _kinds(value)):
-        return None
-    rows = [(e, c, f) for e, of in value.items() for c, files in of.items() for f in files]
-    return _rows(TREE, rows, f"the names of its levels are the columns {', '.join(TREE)}")
-
-
-def _by_name(value: Mapping[str, Any]) -> Records | None:
+def _by_name(value: Mapping[str, Any]) -> Records:
     """Records from {row: {column: cell}}, or from {column: {row: cell}}."""
-    if not value or not all(kinds - {list, dict} for kinds in _kinds(value)):
-        return None
     if _is_by_column(value):
         rows = next(iter(value.values()))
         value = {row: {c: of[row] for c, of in value.items()} for row in rows}

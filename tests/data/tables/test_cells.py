@@ -258,6 +258,7 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.json", '{"u": [{"b": 1}], "v": [{"b": 1}]}', "holds the lists u, v: join them"),
         ("f.json", '{"s": {"e": {"c": ["f"]}}}', "not in a form that is read: a list of"),
         ("f.json", "[1, 2]", "record 1 is not a JSON object"),
+        ("f.json", '[["b", "b"], [1, 2]]', "two columns have the same name, 'b'; rename one"),
         ("f.json", '[{"b": [1]}]', "'b' holds values of type list: save each number in a column"),
         ("f.json", '[{"b": {"c": 1}}]', "unknown column 'b' .*did you mean b.c"),
         ("f.csv", "a,b,c\nx,y,z\nx,y\nu,v,w\nu,v,w\n", "line 3: 2 cells, but the header names 3"),
