@@ -55,7 +55,7 @@ WHITES = (1, *(2**bits - 1 for bits in (8, 10, 12, 14, *range(16, 33))))
 def opened(file: Path, content: IO[bytes] | None = None) -> Iterator[Image.Image]:
     """Open a picture from its file or `content`; raises UserError for a damaged file."""
     try:
-        with _opened(content or file) as image:
+        with _quiet(), _image(content or file) as image:
             yield image
     except UNREADABLE as error:
         why = str(error)
@@ -66,17 +66,13 @@ def opened(file: Path, content: IO[bytes] | None = None) -> Iterator[Image.Image
         raise UserError(f"{file} cannot be read as an image ({why})") from error
 
 
-@contextlib.contextmanager
-def _opened(file: Path | IO[bytes]) -> Iterator[Image.Image]:
+def _image(file: Path | IO[bytes]) -> Image.Image:
     Image.init()
     formats = [name for name in FORMATS if name in Image.OPEN]  # as this Pillow may lack some
-    with _quiet():
-        try:
-            image: Image.Image = Image.open(file, formats=formats)
-        except Image.DecompressionBombError as error:
-            image = _reduced(file, error)
-        with image:
-            yield image
+    try:
+        return Image.open(file, formats=formats)
+    except Image.DecompressionBombError as error:
+        return _reduced(file, error)
 
 
 def _reduced(file: Path | IO[bytes], too_large: Exception) -> Image.Image:
@@ -95,23 +91,23 @@ def _reduced(file: Path | IO[bytes], too_large: Exception) -> Image.Image:
     return image
 
 
-_LOCK, _READERS, _FILTERS = threading.Lock(), list[object](), contextlib.ExitStack()
+_LOCK, _ACTIVE, _FILTERS = threading.Lock(), list[object](), contextlib.ExitStack()
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence Pillow's warnings; filters are common to all threads, and the last thread restores them."""
     with _LOCK:
-        if not _READERS:
+        if not _ACTIVE:
             _FILTERS.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", module=r"PIL\.")
-        _READERS.append(None)
+        _ACTIVE.append(None)
     try:
         yield
     finally:
         with _LOCK:
-            _READERS.pop()
-            if not _READERS:
+            _ACTIVE.pop()
+            if not _ACTIVE:
                 _FILTERS.close()
 
 
@@ -123,7 +119,7 @@ def nature(file: Path) -> str:
             return other
         if reader or stream.read(132)[128:] == b"DICM":
             return f"{reader or READERS['.dcm']} reads them; save them as PNG"
-        with _opened(stream) as image:
+        with _quiet(), _image(stream) as image:
             return f"{image.format}; add the ending"
     return "" if file.exists() else "a dead link"
 
