@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -183,51 +183,45 @@ Request = Sequence[tuple[Stored, Tensor]]
 """Pairs of stored data and the positions (n,) to read from them; the results are concatenated."""
 
 
+@dataclass
 class ReadAhead:
     """A series of reads that a pool of threads does before their results are needed.
 
     At most `workers` + 1 results are in memory. With 0 workers, the caller's thread reads on demand.
     """
 
-    def __init__(
-        self,
-        request: Callable[[int], Request],
-        end: int,
-        device: torch.device,
-        workers: int,
-        finish: Callable[[Tensor, int], Tensor] = lambda x, position: x,
-    ) -> None:
-        """Take a function that returns the request at each position, from 0 to `end` - 1.
-
-        The threads apply `finish` to the examples, on the CPU, and their position.
-        """
-        self.seconds = 0.0
-        """The total time spent waiting for reads."""
-        self._request, self._end, self._device, self._workers = request, end, device, workers
-        self._finish = finish
-        self._reads: dict[int, Future[Tensor]] = {}
+    request: Callable[[int], Request]
+    """A function that returns the request at a position, from 0 to `end` - 1."""
+    end: int
+    device: torch.device
+    workers: int
+    finish: Callable[[Tensor, int], Tensor] = lambda x, position: x
+    """A function of the examples, on the CPU, and their position, which the threads apply."""
+    seconds: float = 0.0
+    """The total time spent waiting for reads."""
+    _reads: dict[int, Future[Tensor]] = field(default_factory=dict)
 
     def __getitem__(self, position: int) -> Tensor:
         """The examples at `position`, on the device; the next positions are read ahead."""
         start = time.perf_counter()
-        if self._workers == 0:
-            examples = self._read(position, self._request(position))
+        if self.workers == 0:
+            examples = self._read(position, self.request(position))
         else:
-            wanted = range(position, min(position + self._workers + 1, self._end))
+            wanted = range(position, min(position + self.workers + 1, self.end))
             for other in self._reads.keys() - set(wanted):
                 self._reads.pop(other).cancel()
             for new in wanted:
                 if new not in self._reads:
-                    wish = self._request(new)
-                    self._reads[new] = _pool(self._workers).submit(self._read, new, wish)
+                    wish = self.request(new)
+                    self._reads[new] = _pool(self.workers).submit(self._read, new, wish)
             examples = self._reads.pop(position).result()
         self.seconds += time.perf_counter() - start
-        return examples.to(self._device, non_blocking=True)
+        return examples.to(self.device, non_blocking=True)
 
     def _read(self, position: int, request: Request) -> Tensor:
         parts = [stored.read(index) for stored, index in request]
-        whole = self._finish(torch.cat(parts) if len(parts) > 1 else parts[0], position)
-        return whole if self._device.type == "cpu" else whole.pin_memory()
+        whole = self.finish(torch.cat(parts) if len(parts) > 1 else parts[0], position)
+        return whole if self.device.type == "cpu" else whole.pin_memory()
 
 
 @lru_cache
