@@ -24,7 +24,7 @@ CODEGPT = "microsoft/CodeGPT-small-py"
 """The name on Hugging Face of the weights and tokenizer for Python of arXiv:2102.04664."""
 
 
-def image(picture: Any, size: int, *, margin: float = 1.0, crop: bool = False) -> Tensor:
+def image(picture: Any, size: int, *, margin: float, crop: bool) -> Tensor:
     """A Pillow image as bytes (3, size, size).
 
     With `crop`, only the largest central square is used. The image is resized to `margin` times `size`,

@@ -45,9 +45,7 @@ def files_of(listing: Listing) -> list[Path]:
 class ImageFiles(Prepared):
     """Image files that are decoded to bytes (3, size, size) when they are read, see `pixels.decoded`."""
 
-    def __init__(
-        self, files: Iterable[Path], size: int, white: White | None = None, *, upright: bool = True
-    ) -> None:
+    def __init__(self, files: Iterable[Path], size: int, white: White, *, upright: bool) -> None:
         def prepare(file: Path) -> Tensor:
             pixels = decoded(file, size, white, upright=upright)
             return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
