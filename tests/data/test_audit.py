@@ -26,7 +26,7 @@ SIZE = 90
 
 
 def frame(seed: int = 0) -> pd.DataFrame:
-    """A table without a trouble: measurements, whole numbers, codes and words in three environments."""
+    """A table without any problem: measurements, whole numbers, codes and words in three environments."""
     draw = np.random.default_rng(seed)
     place = np.repeat(np.arange(3), SIZE)
     return pd.DataFrame(
@@ -245,7 +245,7 @@ def test_columns_of_other_units_or_without_a_cell_in_an_environment(tmp_path: Pa
 
 
 def pictures(root: Path) -> None:
-    """Two classes of noise in two environments, of which three pictures are the same."""
+    """Two classes of noise in two environments, which have three pictures in common."""
     draw = np.random.default_rng(0)
     for place in ("A", "B"):
         for name in ("x", "y"):
@@ -265,7 +265,7 @@ def planned(folder: Path, dataset: dict[str, str], **keys: Any) -> Plan:
 def test_plans_say_what_changes_a_number_and_keep_all(tmp_path: Path) -> None:
     pictures(tmp_path / "pictures")
     dataset = {"name": "ImageFolder", "root": "pictures", "label": "p"}
-    for _ in range(2):  # the second one looks at no file
+    for _ in range(2):  # the second plan reads no file
         plan = planned(tmp_path, dataset, network="ConvNet")
         several, copies = plan.findings["p"]
         assert several.sentence.startswith(

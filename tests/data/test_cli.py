@@ -11,14 +11,14 @@ RAW = Path("MNIST") / "raw"
 
 
 def offline(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The one line that `download` says where every connection is refused."""
+    """The one line that `download` prints if every connection is refused."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         proxy = f"http://127.0.0.1:{closed.getsockname()[1]}"
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.setenv("https_proxy", proxy)
         monkeypatch.setenv("http_proxy", proxy)
-        monkeypatch.setattr(urllib.request, "_opener", None)  # which knows the proxies of before
+        monkeypatch.setattr(urllib.request, "_opener", None)  # it keeps the former proxies
         result = type_in("data", "download", "ColoredMNIST", "--data-dir", data_dir)
     monkeypatch.setattr(urllib.request, "_opener", None)
     assert result.exit_code == 2 and result.stderr.count("\n") == 1

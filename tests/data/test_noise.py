@@ -30,7 +30,7 @@ def loaded(noise: Any, trial: int = 0, dataset: str = TURNED) -> Data:
 
 
 def changed(data: Data, trial: int = 0) -> dict[str, torch.Tensor]:
-    """The mask of the examples of each environment whose target is not the clean one."""
+    """A mask, for each environment, of the examples whose target is not the clean one."""
     clean = loaded(0, trial, data.dataset.name).environments
     return {name: e.y != clean[name].y for name, e in data.environments.items()}
 

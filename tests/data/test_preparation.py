@@ -1,4 +1,4 @@
-"""Data that do not fit their task are told in one sentence; what `data check` finds in others."""
+"""Data that do not fit their task cost one sentence; `data check` describes all others."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ Y = torch.arange(40.0) % 2
 
 
 class Plain(Dataset):
-    """Three environments, of which `b` can be made wrong after the first trial."""
+    """Three environments; `b` can be wrong in all trials but the first."""
 
     environments = ("a", "b", "c")
     test_environments = ("c",)
@@ -43,7 +43,7 @@ class Plain(Dataset):
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[Environment], None]:
-    """Registers `Plain`, and says what its environment `b` is."""
+    """Register `Plain`, and return a function that sets its environment `b`."""
     monkeypatch.setitem(datasets._classes, "Plain", Plain)
     loading._load.cache_clear()
     loading._prepared.cache_clear()
@@ -82,7 +82,7 @@ def test_data_that_do_not_fit_stop_a_run_before_it_starts(
 
 
 class Centred(Plain):
-    """Less the mean of what is trained on."""
+    """Inputs without the mean of the training examples."""
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
         seen = [e.x.read(torch.arange(len(e.x))) for e in training.values()]
@@ -128,7 +128,7 @@ def test_inputs_whose_sum_overflows_are_finite(plain: Callable[[Environment], No
 
 
 class Broken(Stored):
-    """Ten images of which the fourth cannot be read."""
+    """Ten images, the fourth of which cannot be read."""
 
     shape = (3, 2, 2)
 

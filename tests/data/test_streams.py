@@ -259,7 +259,7 @@ def peak(folder: Path, kind: str) -> float:
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_the_memory_of_a_streamed_run_does_not_grow_with_the_data(tmp_path: Path) -> None:
-    """Where 166 MB more of images would show: in a run that holds them in memory they do."""
+    """Ten times the data are 166 MB more, which show only in a run that holds them in memory."""
     folders = []
     for factor in (1, 10):
         folders.append(tmp_path / str(factor))

@@ -242,8 +242,7 @@ class Reader:
     def is_empty(self, name: str) -> bool:
         """Whether all cells of a column are empty or marks of gaps."""
         cells = self.table.cells(name)
-        empty: int = _filled(cells).null_count
-        return empty == len(cells)
+        return bool(_filled(cells).null_count == len(cells))
 
     def is_date(self, name: str) -> bool:
         """Whether all filled cells of a column are dates."""

@@ -69,7 +69,7 @@ def test_augmentation_is_for_training_and_can_be_left_out(augment: bool, root: P
     x = dataset.load(0)["a"].x.read(torch.arange(6))
     before, floats = x.float(), x.float()
     assert torch.equal(dataset.transform(floats, None), dataset.transform(x, None))
-    assert torch.equal(floats, before)  # the user's tensor stays what it is
+    assert torch.equal(floats, before)  # the user's tensor is not changed
     trained_on = dataset.transform(x, torch.Generator().manual_seed(0))
     assert torch.equal(trained_on, dataset.transform(x, None)) == (not augment)
 

@@ -1,4 +1,4 @@
-"""Without a word about rates, small networks and pretrained ones learn from small pictures."""
+"""Small networks and pretrained ones learn from small pictures at default learning rates."""
 
 import itertools
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_rates_and_augmentation_follow_the_network(scans: Path, tmp_path: Path) 
     assert [spec.network_hparams["freeze_batch_norm"] for spec in (random, tuned)] == [False, True]
     keys: dict[str, Any] = {"hparam_draws": [1], "shared_quantiles": False}
     drawn = planned(scans, {"name": "ConvNet"}, **keys).hparams["lr"]
-    # of data of no family
+    # of data without a family
     assert drawn == pytest.approx(draw(algorithms.get("ERM").Hparams, "ERM", 1)["lr"])
     given = planned(scans, {"name": "ConvNet"}, datasets=[{"name": "ImageFolder", "augment": True}])
     assert given.options["augment"] is True

@@ -130,7 +130,7 @@ def scans(folder: Path, change: Callable[[np.ndarray], np.ndarray], suffix: str 
 def test_one_value_is_white_in_all_pictures_and_said(
     change: Callable[[np.ndarray], np.ndarray], white: int, tmp_path: Path
 ) -> None:
-    """The dimmest picture is as dim beside others as it was; the run's options have the value."""
+    """Pictures keep their brightness relative to each other, and the run's options record the white."""
     scans(tmp_path / "deep", change)
     dataset: Any = make("ImageFolder", {"root": "deep", "size": 24}, tmp_path)
     dataset.check()
@@ -221,7 +221,7 @@ def test_large_pictures_are_read_without_warnings_and_too_large_ones_refused(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000)
     assert decoded(file, 20).std() > 0 and not look(file).problem
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20_000)
-    os.utime(file, ns=(1, 1))  # else it is not looked at again
+    os.utime(file, ns=(1, 1))  # a file with the same time is not read again
     said = "60000 pixels) exceeds limit of 40000 pixels; save it smaller, as `size`"
     assert said in look(file).problem
     with pytest.raises(UserError, match=r"60000 pixels.* save it smaller"):
@@ -240,7 +240,7 @@ def test_too_large_jpegs_are_read_smaller(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_no_warning_of_pillow_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor are the process's filters others than before, though many threads read."""
+    """The process's warning filters stay the same, although many threads read."""
     exif = Image.Exif()
     exif[274] = 6
     draw(tmp_path, "ab", ("x", "y"), count=60, suffixes=(".png",))
@@ -260,7 +260,7 @@ def test_no_warning_of_pillow_is_seen(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_copies_are_known_by_their_pixels(tmp_path: Path) -> None:
-    """Formats without loss and EXIF entries change a file, and the way it is turned its picture."""
+    """Lossless formats and other EXIF entries do not change the picture; its orientation does."""
     shown = picture(1, 0)
     for name in ("a.png", "b.bmp", "c.tif"):
         shown.save(tmp_path / name)

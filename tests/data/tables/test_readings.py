@@ -1,4 +1,4 @@
-"""What people's tables hold comes out as the table of decisions says."""
+"""Users' tables are read as the tables of cases say."""
 
 from pathlib import Path
 from typing import Any
