@@ -226,7 +226,7 @@ class ReadAhead:
 
 @lru_cache
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """A pool of threads rather than processes, as decoding and copying release Python's lock."""
+    # threads suffice, as decoding and copying release Python's lock
     return ThreadPoolExecutor(workers, thread_name_prefix="loader")
 
 

@@ -50,12 +50,11 @@ class ImageFiles(Prepared):
             pixels = decoded(file, size, white, upright=upright)
             return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
-        self._files = list(files)
-        super().__init__(self._files, prepare, (3, size, size))
+        super().__init__([*files], prepare, (3, size, size))
 
     def digests(self, index: Tensor) -> list[bytes]:
         """Hashes of the pictures at `index`; raises UserError if one cannot be read."""
-        looks = [look(self._files[i]) for i in index.tolist()]
+        looks = [look(self._items[i]) for i in index.tolist()]
         for each in looks:
             if each.problem:
                 raise UserError(each.problem)
