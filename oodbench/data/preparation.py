@@ -198,7 +198,7 @@ def inspect(dataset: Dataset) -> list[Contents]:
         if not (training := dataset.trainable(held_out)):
             names = ", ".join(name for name in dataset.environments if name in held_out)
             raise UserError(f"{dataset.label}: with {names} held out, nothing is left to train on")
-        if dataset.columns is None:  # fitting a table imports scikit-learn, and always succeeds
+        if dataset.columns is None:  # fitting a table imports scikit-learn, and cannot fail
             some = {n: torch.arange(min(CHUNK, len(environments[n].y))) for n in training}
             fitted(dataset, environments, some)
     return every

@@ -293,7 +293,8 @@ def _records(value: Any, path: Path) -> Records:
             return _rows(path, names, rows, "the first list names the columns")
         case [*records]:
             return _numbered(records)
-        case {"columns": [*names], "data": [*rows]} if _are_rows(rows, len(names)):  # of pandas
+        case {"columns": [*names], "data": [*rows]} if _are_rows(rows, len(names)):
+            # to_json(orient="split") of pandas
             return _rows(path, names, rows)
     inner = value if isinstance(value, dict) else {}
     lists = {key: each for key, each in inner.items() if isinstance(each, list)}
