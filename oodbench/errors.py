@@ -149,6 +149,12 @@ def some(texts: Sequence[str], most: int) -> str:
     return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def brief(text: object, length: int = 160) -> str:
+    """A text, such as a library's error message, on one line of at most `length` characters."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= length else f"{line[: length - 3]}..."
+
+
 def is_engine(module: str) -> bool:
     """Whether a module belongs to the engine."""
     return module.partition(".")[0] == "oodbench" and not module.startswith(FOLDERS)

@@ -74,10 +74,10 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
         _sync(path.parent)
 
 
-def write_whole(path: Path, text: str, durable: bool = True) -> None:
-    """Write a text file atomically, see `whole_file`."""
+def write_whole(path: Path, content: str | bytes, durable: bool = True) -> None:
+    """Write a text, in UTF-8, or bytes to a file atomically, see `whole_file`."""
     with whole_file(path, durable) as file:
-        file.write(text.encode())
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, brief
 from oodbench.files import read_regular
 
 LARGEST_FILE = 2**18
@@ -21,8 +21,6 @@ DEEPEST = 50
 """Lists and mappings within each other."""
 MOST_VALUES, LONG = 100_000, 16
 """Values of a text with its aliases expanded; each `LONG` characters of a value count as one more."""
-LONGEST_REASON = 160
-"""Characters of what a parser says."""
 
 _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, ten times as fast, where it is
 
@@ -35,7 +33,7 @@ class _Loader(_Base):  # type: ignore[misc, valid-type]
         try:
             value = super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError):
-            kind, text = node.tag.rpartition(":")[2], _shortened(node.value, 40)
+            kind, text = node.tag.rpartition(":")[2], brief(node.value, 40)
             raise _refused(f"'{text}' is not a valid {kind}", node.start_mark) from None
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise _refused("an integer does not fit into 64 bits", node.start_mark)
@@ -79,9 +77,9 @@ def parse_yaml(text: str, place: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark is not None else ""
-        raise UserError(f"{place} is not YAML: {line}{_shortened(error.problem)}") from error
+        raise UserError(f"{place} is not YAML: {line}{brief(error.problem)}") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{place} is not YAML: {_shortened(error)}") from error
+        raise UserError(f"{place} is not YAML: {brief(error)}") from error
 
 
 def _size(node: yaml.Node, sizes: dict[int, int], depth: int = 0) -> int:
@@ -110,18 +108,13 @@ def _check_keys(keys: Sequence[yaml.Node]) -> None:
     for key in keys:
         if isinstance(key, yaml.ScalarNode) and key.value != "<<":
             if key.value in lines:
-                line, name = lines[key.value], _shortened(key.value, 40)
+                line, name = lines[key.value], brief(key.value, 40)
                 raise _refused(f"the key '{name}' is also in line {line}", key.start_mark)
             lines[key.value] = key.start_mark.line + 1
 
 
 def _refused(reason: str, mark: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=reason, problem_mark=mark)
-
-
-def _shortened(value: object, length: int = LONGEST_REASON) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def assignments(flag: str, settings: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from oodbench.files import whole_file
+from oodbench.files import write_whole
 from oodbench.identity import digest_of
 from oodbench.results.run_spec import State
 from oodbench.results.schemas import CONTEXT, DamagedFile, RunFile, read_bytes, records_in
@@ -200,7 +200,6 @@ def write_part(
         )
         key = digest_of(b"".join(contents))
         for path, content in reversed([*zip(files_of(folder, key), contents, strict=True)]):
-            with whole_file(path) as file:  # the records first
-                file.write(content)
+            write_whole(path, content)  # the records first
     for path in (path for old in {*merged} - {key} for path in files_of(folder, old)):
         path.unlink(missing_ok=True)

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
-from oodbench.files import whole_file
+from oodbench.errors import brief
+from oodbench.files import write_whole
 from oodbench.results.run_spec import COMPLETE, LATER, RunSpec
 from oodbench.results.schemas import (
     COSTS,
@@ -26,7 +27,6 @@ from oodbench.results.schemas import (
     Context,
     DamagedFile,
     Provenance,
-    brief,
     parse_json,
     read_bytes,
 )
@@ -143,8 +143,7 @@ def content_of(table: pa.Table) -> bytes:
 
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a Parquet file atomically."""
-    with whole_file(path) as file:
-        file.write(content_of(table))
+    write_whole(path, content_of(table))
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:

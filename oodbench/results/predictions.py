@@ -19,12 +19,12 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, brief
 from oodbench.files import open_regular, whole_file
 from oodbench.results.boards import find_board
 from oodbench.results.directory import Directory
 from oodbench.results.run_directory import RunDirectory
-from oodbench.results.schemas import UNREADABLE, brief
+from oodbench.results.schemas import UNREADABLE
 
 if TYPE_CHECKING:
     import pyarrow as pa

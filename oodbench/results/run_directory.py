@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 from filelock import FileLock
 from pydantic_core import from_json, to_json
 
-from oodbench.files import whole_file, write_whole
+from oodbench.files import write_whole
 from oodbench.results.ended import Ended, ended
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import RunSpec, State
@@ -134,8 +134,7 @@ class RunDirectory:
         if _digest(lines[:records]) != {"records": records, "sha256": sha256}:
             return False
         if len(lines) > records:
-            with whole_file(path) as file:
-                file.writelines(lines[:records])
+            write_whole(path, b"".join(lines[:records]))
         return True
 
     def forget_records(self) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, brief
 from oodbench.files import read_regular
 from oodbench.identity import Digests
 from oodbench.results.run_spec import TRAIN, RunSpec, State
@@ -24,8 +24,6 @@ from oodbench.results.run_spec import TRAIN, RunSpec, State
 SCHEMA = 2
 LARGEST_FILE = 2**30
 """The largest file of a results directory that is read, in bytes."""
-LONGEST_REASON = 160
-"""The most characters of the description of damage."""
 
 UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError),
@@ -183,11 +181,6 @@ class SweepFile(File):
     settings: Settings
 
 
-def brief(error: Exception) -> str:
-    """A library's error message on one line."""
-    return " ".join(str(error).split())[:LONGEST_REASON]
-
-
 def read_file(path: Path, schema: type[T] | TypeAdapter[T]) -> T | None:
     """The content of a JSON file, or None if it is not there; raises DamagedFile."""
     data = read_bytes(path)
@@ -220,8 +213,7 @@ def _reason(data: bytes | str, error: ValidationError) -> str:
     if first["loc"] == ("schema",) and "schema" in (values := from_json(data)):
         return f"has schema {str(values['schema'])[:20]}, not {SCHEMA}: another version wrote it"
     key = ".".join(map(str, first["loc"]))
-    text = f"is damaged: {key + ': ' if key else ''}{first['msg']}"
-    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
+    return brief(f"is damaged: {key + ': ' if key else ''}{first['msg']}")
 
 
 Column = tuple[str | None, str | None, str, int]
