@@ -4,7 +4,7 @@ import math
 import random
 import re
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -268,9 +268,7 @@ def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
     return space(**result)
 
 
-@cache
-def _types(space: Any) -> dict[str, Any]:
-    return typing.get_type_hints(space)
+_types: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 
 
 def _cast(value: object, wanted: Any, where: str) -> object:

@@ -184,10 +184,8 @@ class Task:
             return far | (y < 0).any(-1), "probabilities are at least 0 and add up to 1"
         if self.kind == "regression":
             return ~y.isfinite(), "it must be finite"
-        ends = (y[..., 2:] < y[..., :2]).any(-1)
-        return ends | y.isinf().any(
-            -1
-        ), "a box is x1, y1, x2, y2 with x1 <= x2 and y1 <= y2, or NaN"
+        odd = (y[..., 2:] < y[..., :2]).any(-1) | y.isinf().any(-1)
+        return odd, "a box is x1, y1, x2, y2 with x1 <= x2 and y1 <= y2, or NaN"
 
     def constants(self, targets: Tensor) -> dict[tuple[str, ...], Tensor]:
         """The best constant outputs for one example, given targets (N, ...), by metrics.

@@ -25,7 +25,8 @@ OF_CLASSES = (
 Requirement = Callable[[type[Algorithm], Task], None]
 
 requirements: list[Requirement] = []
-"""All requirements: functions of an algorithm and a task that raise one of the errors below."""
+"""All requirements: functions of an algorithm and a task, one of `tasks_of` the algorithm, that raise one
+of the errors below."""
 
 
 class DoesNotApply(Exception):
@@ -54,13 +55,10 @@ def sentence(requirement: Requirement) -> str:
 
 
 def requirement(function: Requirement) -> Requirement:
-    """Register a requirement, which is not checked on tasks that the algorithm skips."""
+    """Register a requirement; a check of it raises one of the errors above."""
 
     @wraps(function)
     def check(cls: type[Algorithm], task: Task) -> None:
-        task = suited(cls, task)
-        if why_skipped(cls, tiny_problem(task)) is not None:
-            return
         try:
             function(cls, task)
         except (DoesNotApply, RoundOff):
@@ -88,10 +86,12 @@ def on_one_task(function: Requirement) -> Requirement:
 
 
 def tasks_of(cls: type[Algorithm]) -> list[Task]:
-    """The tasks that a method does not skip; raises AssertionError if there are none."""
-    tasks = [
-        task for task in TASKS.values() if why_skipped(cls, tiny_problem(suited(cls, task))) is None
-    ]
+    """The tasks that a method does not skip, each as `suited` to it.
+
+    Raises AssertionError if there are none.
+    """
+    forms = [suited(cls, task) for task in TASKS.values()]
+    tasks = [task for task in forms if why_skipped(cls, tiny_problem(task)) is None]
     assert tasks, f"{cls.__name__} skips every kind of task, so that nothing can be checked"
     return tasks
 
@@ -106,9 +106,9 @@ def check_algorithm(algorithm: str | type[Algorithm], say: Callable[[str], objec
     tasks, broken = tasks_of(cls), dict[str, list[Failure]]()
     for each in requirements:
         say(_outcome(cls, each, tasks, broken))
-    for task in (task for task in TASKS.values() if task not in tasks):
-        reason = why_skipped(cls, tiny_problem(suited(cls, task)))
-        say(f"not tried: {task.kind} tasks, {reason}")
+    for task in TASKS.values():
+        if (reason := why_skipped(cls, tiny_problem(suited(cls, task)))) is not None:
+            say(f"not tried: {task.kind} tasks, {reason}")
     sentences = []
     without = [task.kind for task in tasks if not task.has_classes]
     for reason, failures in broken.items():  # one mistake often breaks several requirements

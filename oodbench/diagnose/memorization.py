@@ -90,7 +90,7 @@ def spread(errors: Numbers) -> list[float]:
     return [float(part.mean(0).std() / e) for part, e in zip(groups, equal, strict=True)]
 
 
-def gini_over_training(frames: Tables, trials: int = TRIALS) -> dict[str, Numbers]:
+def gini_over_training(frames: Tables, trials: int) -> dict[str, Numbers]:
     """By dataset, the Gini coefficient (trials, T) of the mean loss sensitivity up to each EVERY-th update,
     on the first training environment.
     """

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
 
 from oodbench.errors import UserError
-from oodbench.list.catalogue import has_entry_points, listing, markdown, own_entries
+from oodbench.list.catalogue import KINDS, listing, markdown, own_entries
+from oodbench.registry import points
 from oodbench.terminal import Plugins, commands, printable, terminal
 
 app = commands()
@@ -26,7 +26,12 @@ Format = Annotated[
 def list_(name: Name = None, plugin: Plugins = None, format_: Format = "terminal") -> None:
     """Print the catalogue, or the page of one class."""
     if format_ == "croissant":
-        _print_croissant(name, plugin or [])
+        if name is None:
+            raise UserError("--format croissant describes one dataset: give its name")
+        from oodbench.list.croissant import UNTOLD, croissant
+
+        print(json.dumps(croissant(name, plugin or []), indent=2))
+        terminal(stderr=True).say(f"Its authors add what metadata do not tell: {UNTOLD}.")
         return
     width = shutil.get_terminal_size().columns
     if name is not None:
@@ -34,8 +39,8 @@ def list_(name: Name = None, plugin: Plugins = None, format_: Format = "terminal
 
         print(printable(page(details(name, plugin or []), width), keep="\n"))
         return
-    if plugin or has_entry_points():
-        # only an import of such a package, which imports torch, shows which classes it registers
+    if plugin or any(points(f"oodbench.{kind}s") for kind in KINDS):
+        # only an import of an installed package, which imports torch, shows what it registers
         from oodbench.list.details import registered_entries
 
         entries = registered_entries(plugin or [])
@@ -43,15 +48,6 @@ def list_(name: Name = None, plugin: Plugins = None, format_: Format = "terminal
         entries = own_entries()
     text = markdown(entries) if format_ == "markdown" else listing(entries, width)
     print(printable(text, keep="\n"), end="")
-
-
-def _print_croissant(name: str | None, plugins: Sequence[str]) -> None:
-    if name is None:
-        raise UserError("--format croissant describes one dataset: give its name")
-    from oodbench.list.croissant import UNTOLD, croissant
-
-    print(json.dumps(croissant(name, plugins), indent=2))
-    terminal(stderr=True).say(f"Its authors add what metadata do not tell: {UNTOLD}.")
 
 
 if __name__ == "__main__":

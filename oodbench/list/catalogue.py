@@ -15,7 +15,6 @@ from oodbench.registry import (
     checkout,
     folder,
     paper_of,
-    points,
     written,
 )
 
@@ -67,11 +66,6 @@ def own_entries() -> list[Entry]:
     return sorted(entries, key=lambda entry: (KINDS.index(entry.kind), entry.name.casefold()))
 
 
-def has_entry_points() -> bool:
-    """Whether an installed package registers classes, whose names are known only after its import."""
-    return any(points(f"oodbench.{kind}s") for kind in KINDS)
-
-
 def summary(docstring: str | None) -> str:
     """The first line of a docstring."""
     return inspect.cleandoc(docstring or "").partition("\n")[0]
@@ -102,14 +96,17 @@ def listing(entries: Iterable[Entry], width: int) -> str:
 
 def beside(name: str, text: str, width: int) -> list[str]:
     """Lines with a name on the left and a text from column INDENT, wrapped at words."""
-    label = f"  {name}"
-    wrapped = textwrap.wrap(
-        text, max(width - INDENT, 20), break_long_words=False, break_on_hyphens=False
+    label, indent = f"  {name}", " " * INDENT
+    fits = len(label) < INDENT
+    lines = textwrap.wrap(
+        text,
+        max(width, INDENT + 20),
+        initial_indent=f"{label:{INDENT}}" if fits else indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    if len(label) >= INDENT:
-        return [label, *(" " * INDENT + line for line in wrapped)]
-    first, *others = wrapped or [""]
-    return [f"{label:{INDENT}}{first}".rstrip(), *(" " * INDENT + line for line in others)]
+    return lines if fits and lines else [label, *lines]
 
 
 def markdown(entries: Iterable[Entry]) -> str:
@@ -130,17 +127,11 @@ def markdown(entries: Iterable[Entry]) -> str:
 
 
 def _sections(entries: Iterable[Entry]) -> Iterator[tuple[str, Iterator[Entry]]]:
-    order = [*CHANGES]
-
-    def key(entry: Entry) -> tuple[int, int]:
-        return KINDS.index(entry.kind), order.index(entry.changes) if entry.changes else 0
-
-    for _, section in groupby(sorted(entries, key=key), key=key):
-        first, *others = section
-        title = f"{first.kind}s"
-        if first.changes:
-            title += f", {first.changes}: {CHANGES[first.changes]}"
-        yield title, iter([first, *others])
+    titles = {("algorithm", each): f"algorithms, {each}: {CHANGES[each]}" for each in CHANGES}
+    titles |= {(kind, ""): f"{kind}s" for kind in KINDS}
+    order = [*titles]
+    in_order = sorted(entries, key=lambda entry: order.index((entry.kind, entry.changes)))
+    return groupby(in_order, lambda entry: titles[entry.kind, entry.changes])
 
 
 def _marked(entry: Entry) -> str:

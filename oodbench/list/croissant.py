@@ -79,18 +79,15 @@ def _published(paper: str) -> dict[str, Any]:
     found = [entries()[key] for key in keys_of(paper)]
     if not found:
         return {"citeAs": "" if paper == "none" else paper}
-    authors, (year,) = (
+    (authors,), (year,) = (
         re.findall(rf"{field} = {{(.*)}},", found[0]) for field in ("author", "year")
     )
-    people = [{"@type": "sc:Person", "name": each} for each in _unicode(authors[0]).split(" and ")]
-    return {"citeAs": "\n\n".join(found), "creator": people, "datePublished": year}
-
-
-def _unicode(tex: str) -> str:
     for command, letter in LETTERS.items():
-        tex = tex.replace(command, letter)
-    accented = re.sub(r"{\\(.)(\w)}", lambda found: found[2] + ACCENTS[found[1]], tex)
-    return unicodedata.normalize("NFC", re.sub("[{}]", "", accented))
+        authors = authors.replace(command, letter)
+    accented = re.sub(r"{\\(.)(\w)}", lambda match: match[2] + ACCENTS[match[1]], authors)
+    names = unicodedata.normalize("NFC", re.sub("[{}]", "", accented)).split(" and ")
+    people = [{"@type": "sc:Person", "name": name} for name in names]
+    return {"citeAs": "\n\n".join(found), "creator": people, "datePublished": year}
 
 
 def _file(path: str, md5: str) -> dict[str, str]:
@@ -107,18 +104,14 @@ def _file(path: str, md5: str) -> dict[str, str]:
 def _record_sets(name: str, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     environments = about["environments"]
     if environments and isinstance(environments, list):  # otherwise they are in the user's files
-        roles = ((each, f"cr:{_role(each, about)}Split") for each in environments)
-        yield _record_set("environments", "cr:Split", "url", roles)
+        roles = dict.fromkeys(environments, "cr:TrainingSplit")
+        roles |= dict.fromkeys(about.get("validation_environments", ()), "cr:ValidationSplit")
+        roles |= dict.fromkeys(about["test_environments"], "cr:TestSplit")
+        yield _record_set("environments", "cr:Split", "url", roles.items())
     with suppress(UserError):  # classes that are read from files
         if classes := make(name, {}).classes:
             numbered = ((each, str(number)) for number, each in enumerate(classes))
             yield _record_set("classes", "sc:Enumeration", "value", numbered)
-
-
-def _role(environment: str, about: Mapping[str, Any]) -> str:
-    if environment in about["test_environments"]:
-        return "Test"
-    return "Validation" if environment in about.get("validation_environments", ()) else "Training"
 
 
 def _record_set(

@@ -24,17 +24,16 @@ TITLES = {
 }
 
 
-def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
-    """The registries by kind, with the plug-ins' classes; raises UserError for unknown plug-ins."""
-    load_plugins(plugins)
-    kinds: tuple[Registry[Any], ...] = (algorithms, datasets, networks, adaptations)
-    return dict(zip(KINDS, kinds, strict=True))
+REGISTRIES: Mapping[str, Registry[Any]] = dict(
+    zip(KINDS, (algorithms, datasets, networks, adaptations), strict=True)
+)
 
 
 def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
     """All registered classes by kind and name, including those of plug-ins and installed packages."""
+    load_plugins(plugins)
     entries = []
-    for kind, registry in registries(plugins).items():
+    for kind, registry in REGISTRIES.items():
         for name in registry:
             cls = registry.get(name)
             method = (cls.changes, cls.transductive) if kind == "algorithm" else ()
@@ -55,19 +54,19 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     `transductive` and `cannot` (the problems on which it cannot run), if they apply; a dataset has its
     metadata and attributes. `hparams`, or `options` of a dataset, come from `parameters`.
     """
-    by_kind = registries(plugins)
-    for kind, registry in by_kind.items():
-        if name in registry:
-            cls = registry.get(name)
-            head = {"kind": kind, "name": name, "description": inspect.cleandoc(cls.__doc__ or "")}
-            head |= {"paper": published} if (published := paper(registry, name)) else {}
-            head |= {"module": cls.__module__}
-            if kind == "dataset":
-                return head | _of_dataset(name, cls) | {"options": parameters(cls.Options)}
-            about = _of_algorithm(name, cls) if kind == "algorithm" else {}
-            return head | about | {"hparams": parameters(cls.Hparams)}
-    known = [each for registry in by_kind.values() for each in registry]
-    raise unknown("algorithm, dataset, network or adaptation", name, known)
+    load_plugins(plugins)
+    kind = next((kind for kind, registry in REGISTRIES.items() if name in registry), None)
+    if kind is None:
+        known = [each for registry in REGISTRIES.values() for each in registry]
+        raise unknown("algorithm, dataset, network or adaptation", name, known)
+    cls = REGISTRIES[kind].get(name)
+    about = {"kind": kind, "name": name, "description": inspect.cleandoc(cls.__doc__ or "")}
+    about |= {"paper": published} if (published := paper(REGISTRIES[kind], name)) else {}
+    about["module"] = cls.__module__
+    if kind == "dataset":
+        return about | _of_dataset(name, cls) | {"options": parameters(cls.Options)}
+    about |= _of_algorithm(cls) if kind == "algorithm" else {}
+    return about | {"hparams": parameters(cls.Hparams)}
 
 
 def parameters(space: type) -> list[dict[str, Any]]:
@@ -107,7 +106,7 @@ def page(about: Mapping[str, Any], width: int) -> str:
     return "\n".join(lines)
 
 
-def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
+def _of_algorithm(cls: type[Algorithm]) -> dict[str, Any]:
     about: dict[str, Any] = {"changes": f"{CHANGES[cls.changes]} (kind: {cls.changes})"}
     if cls.transductive:
         about["transductive"] = "its predictions depend on other test inputs: it is ranked apart"

@@ -231,14 +231,12 @@ class Directory:
 
 def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":
     """Rename each stored row that `new` lacks, if `new` has one of its runs under another label."""
-    place = ["dataset_label", "label"]
-    named = set(new[place].itertuples(index=False, name=None))
-    other = before.merge(new[["id", "label"]], on="id", suffixes=("", "_new"))
-    given = other.drop_duplicates(place)[[*place, "label_new"]].itertuples(index=False, name=None)
-    renamed = {(dataset, label): new for dataset, label, new in given}
-    rows = before[place].itertuples(index=False, name=None)
-    labels = [row[1] if row in named else renamed.get(row, row[1]) for row in rows]
-    return before.assign(label=labels)
+    row = ["dataset_label", "label"]
+    shared = before.merge(new[["id", "label"]], on="id", suffixes=("", "_new"))
+    labels = shared.drop_duplicates(row).set_index(row)["label_new"].to_dict()
+    labels |= {(dataset, label): label for dataset, label in new[row].to_numpy()}
+    rows = before[row].to_numpy()
+    return before.assign(label=[labels.get((dataset, label), label) for dataset, label in rows])
 
 
 def compact(directory: Directory, patient: bool = True) -> int:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,7 +123,8 @@ def import_sweep(folder: Path, out: Path) -> tuple[int, list[str]]:
         more = f": {'; '.join(left_out)}" if left_out else " (no results.jsonl with a record)"
         raise UserError(f"{folder} holds no results of DomainBed{more}")
     runs: dict[str, Found] = {}
-    for run in sorted(found, key=lambda run: _row(run.records[0].args)):
+    in_rows = attrgetter("dataset", "algorithm", "test_envs", "trial_seed", "hparams_seed")
+    for run in sorted(found, key=lambda run: in_rows(run.records[0].args)):
         # equal for runs with equal arguments, however many records they have
         key = replace(run.spec, evaluate_every=1, steps=run.records[0].args.steps or 1).id
         kept = runs.setdefault(key, run)
@@ -135,10 +137,6 @@ def import_sweep(folder: Path, out: Path) -> tuple[int, list[str]]:
     specs = {run.spec.id: run.spec for run in runs.values()}
     results.write_plan(folder.resolve().name, {"imported": "DomainBed"}, [*specs.values()])
     return len(specs), left_out
-
-
-def _row(args: Args) -> tuple[Any, ...]:
-    return args.dataset, args.algorithm, args.test_envs, args.trial_seed, args.hparams_seed
 
 
 def _records(file: Path) -> list[Record]:

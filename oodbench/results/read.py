@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, counted
 from oodbench.notes import Note
 from oodbench.results.boards import (
     PROTOCOL_FILE,
@@ -153,8 +153,8 @@ def read_board(board: Path) -> Tables:
     settings = {"selection": read_yaml(board / PROTOCOL_FILE).get("selection")}
     runs = _expanded(runs.assign(error=""), settings).assign(frozen=True, directory=called(board))
     coming = datasets_to_come(board)
-    count = f"{len(coming)} dataset{'s' * (len(coming) != 1)}"
-    notes = (Note(f"{to_come(coming)}.", f"{count} not frozen yet."),) * bool(coming)
+    brief = f"{counted(len(coming), 'dataset')} not frozen yet."
+    notes = (Note(f"{to_come(coming)}.", brief),) * bool(coming)
     return Tables(completed(runs), records, notes)
 
 

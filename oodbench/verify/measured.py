@@ -94,19 +94,16 @@ def _chosen(target: Target, frames: Tables, runs: pd.DataFrame) -> pd.DataFrame:
         last = steps.groupby("id", observed=True)["step"].max().reset_index()
         chosen = runs[runs["state"].isin(COMPLETE)][["id", "trial"]].merge(last, on="id")
     else:
-        chosen = _selected(frames, target.selection)
+        if target.selection == ORACLE_LAST:
+            scores = judge(frames, "oracle").candidates
+            chosen = scores[at_the_end(scores) & scores["complete"]].drop_duplicates(CELL)
+        else:
+            chosen = choose(frames, target.selection)
         chosen = chosen.loc[chosen["run"].isin(runs.index), ["id", "trial", "step"]]
     # a trial counts once the runs of all sets of test environments have ended
     sets = runs["test_environments"].nunique()
     whole = chosen.groupby("trial")["id"].transform("size") == sets
     return chosen[whole]
-
-
-def _selected(frames: Tables, rule: str) -> pd.DataFrame:
-    if rule != ORACLE_LAST:
-        return choose(frames, rule)
-    evaluations = judge(frames, "oracle").candidates
-    return evaluations[at_the_end(evaluations) & evaluations["complete"]].drop_duplicates(CELL)
 
 
 def last_values(named: str, frames: Tables, metric: str = "accuracy") -> pd.DataFrame:

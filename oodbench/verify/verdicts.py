@@ -127,7 +127,13 @@ def verdict_sheet(experiment: Experiment, measured: Measured) -> Sheet:
         *dict.fromkeys(f"{c.target.row}: {c.target.note}" for c in comparisons if c.target.note),
     ]
     remarks = [f"{name}: {', '.join(items)}." for name, items in measured.provenance.items()]
-    return Sheet(blocks, tuple(notes), tuple(remarks), _frame(comparisons))
+    frame = pd.DataFrame(
+        c.target.model_dump()
+        | {"ours": c.mean, "ours_stderr": c.stderr, "difference": c.difference, "z": c.z}
+        | {"n": len(c.values), "verdict": c.verdict}
+        for c in comparisons
+    )
+    return Sheet(blocks, tuple(notes), tuple(remarks), frame)
 
 
 def _block(experiment: Experiment, source: str, comparisons: Sequence[Comparison]) -> Block:
@@ -173,13 +179,4 @@ def _selection(source: str, comparisons: Sequence[Comparison]) -> str:
     return (
         f"{source}: ± is {' or '.join(errors) or 'not given'}; "
         f"selection: {' or '.join(of_paper) or 'not said'}; ours: {' or '.join(ours)}."
-    )
-
-
-def _frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    return pd.DataFrame(
-        c.target.model_dump()
-        | {"ours": c.mean, "ours_stderr": c.stderr, "difference": c.difference, "z": c.z}
-        | {"n": len(c.values), "verdict": c.verdict}
-        for c in comparisons
     )
