@@ -28,7 +28,7 @@ LOAD_EAX = b"\x8b\x05"
 
 @cache
 def variables() -> dict[str, str]:
-    """The environment variables of portable arithmetic; none where the processor cannot have it.
+    """The environment variables of portable arithmetic; none if the processor lacks what it needs.
 
     They have to be set before numpy and torch are loaded.
     """

@@ -1,4 +1,4 @@
-"""The columns of a table: what each is read as, and those that are inputs of a network."""
+"""The columns of a table: what each is read as, and which are inputs of a network."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from torch import Tensor
 from oodbench.errors import counted
 
 IMPUTATIONS = ("median", "mean")
-"""The statistic of the rows that a run trains on with which gaps in a column of numbers are filled."""
+"""The statistics of a run's training rows that may fill gaps in a column of numbers."""
 EMPTY = "(empty)"
 """The category of an empty cell."""
 
@@ -28,7 +28,7 @@ class Reading:
     values: str = ""
     empty: int = 0
     unusual: bool = False
-    """Whether a plan says it."""
+    """Whether plans mention the reading."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ LONGEST_NAME, LONGEST_LIST = 60, 120
 FOLDERS = ("oodbench.algorithms.", "oodbench.datasets.")
 """Prefixes of the modules of methods and datasets, which do not belong to the engine."""
 ORIGIN = ".origin"
-"""The suffix of the file beside the copy of a script's class that says where each line comes from."""
+"""The suffix of a file that says where each line in the copy of a script's class comes from."""
 LONGEST_REASON = 200
 """The most characters that are shown of an error."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 SHOWN = 6
-"""Of more findings of one kind these are shown, and the others are counted."""
+"""The most findings of one kind that are shown; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ AnyNote = Note | str
 
 
 def footnotes(notes: Iterable[AnyNote]) -> list[AnyNote]:
-    """Footnotes of sentences, without those that screens leave out."""
+    """The footnotes of notes on a screen, without empty ones."""
     lines = [note.brief if isinstance(note, Note) else note for note in notes]
     return [line for line in lines if line]
 
@@ -37,21 +37,21 @@ class Finding:
     kind: str
     """In two words, such as `shared groups`."""
     environments: tuple[str, ...]
-    """The environment that it is about, then those that it is compared with."""
+    """The environment with the finding, then the environments that it is compared with."""
     counts: Mapping[str, float]
-    """The numbers behind it."""
+    """The numbers behind the finding."""
     example: str
-    """One case of it, such as the name of a group; empty if there is no name."""
+    """One case, such as the name of a group; empty if there is no name."""
     sentence: str
 
     @property
     def changes_meaning(self) -> bool:
-        """Whether a number means something else because of it, so that plans say it."""
+        """Whether the finding changes what a number means, so that plans mention it."""
         return self.kind not in ("equal inputs", "small class")
 
 
 def sentences(findings: Iterable[Finding]) -> list[str]:
-    """What findings say, kind by kind; of many of one kind the first, and how many there are."""
+    """The findings' sentences by kind: at most SHOWN of each, and how many more there are."""
     kinds = defaultdict[str, list[str]](list)
     for finding in findings:
         kinds[finding.kind].append(finding.sentence)

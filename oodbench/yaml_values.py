@@ -16,13 +16,13 @@ from oodbench.errors import UserError, brief
 from oodbench.files import read_regular
 
 LARGEST_FILE = 2**18
-"""Bytes of a YAML file."""
+"""The most bytes of a YAML file."""
 DEEPEST = 50
-"""Lists and mappings within each other."""
+"""The deepest nesting of lists and mappings."""
 MOST_VALUES, LONG = 100_000, 16
-"""Values of a text with its aliases expanded; each `LONG` characters of a value count as one more."""
+"""The most values of a text with its aliases expanded; each `LONG` characters count as one more value."""
 
-_Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, ten times as fast, where it is
+_Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast
 
 
 class _Loader(_Base):  # type: ignore[misc, valid-type]
@@ -49,7 +49,7 @@ NARROWER = {
     ),
     "timestamp": re.compile(r"(?!)"),
 }
-"""What plain texts are of a kind, where it is less than in YAML 1.1."""
+"""The plain texts that are values of a type, if these are fewer than in YAML 1.1."""
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, NARROWER.get(tag.rpartition(":")[2], pattern)) for tag, pattern in resolvers]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -83,7 +83,7 @@ def parse_yaml(text: str, place: str) -> Any:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int], depth: int = 0) -> int:
-    """How many values a node stands for; `sizes` has the nodes known, 0 for those around this one."""
+    """The number of values of a node. `sizes` has it by node, and 0 for the nodes that contain this one."""
     if depth > DEEPEST:
         raise _refused("nested too deeply", node.start_mark)
     if id(node) not in sizes:

@@ -62,8 +62,9 @@ def fitted(curves: pd.DataFrame) -> "pd.Series[float]":
 
 
 def errors_of_examples(frames: Tables) -> dict[str, Numbers]:
-    """By dataset (and method, if several), 1 where one of R runs misclassifies one of N training examples
-    at the run's first evaluation, else 0, (R, N).
+    """Mistakes of R runs on N training examples at the first evaluation, (R, N): 1 for a mistake, else 0.
+
+    They are by dataset, and by method if there are several.
 
     Raises UserError if predictions are not kept, or if trials have different data.
     """
@@ -82,8 +83,9 @@ def errors_of_examples(frames: Tables) -> dict[str, Numbers]:
 
 
 def spread(errors: Numbers) -> list[float]:
-    """The standard deviation of examples' error rates, relative to that of binomial errors, as of equally
-    hard examples; one value for each of ten groups of the R runs (fewer below 20 runs).
+    """The standard deviation of examples' error rates, divided by that of equally hard examples (binomial).
+
+    There is a value for each of ten groups of the R runs, or of fewer groups below 20 runs.
     """
     groups = np.array_split(errors, np.clip(len(errors) // 2, 1, 10))
     equal = [np.sqrt(part.mean() * (1 - part.mean()) / len(part)) for part in groups]

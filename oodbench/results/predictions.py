@@ -165,9 +165,9 @@ def freeze_predictions(
 
     The columns are PREDICTION_KEY, `index` (of the example in its environment), `split` (`in`), `kind`
     (that of the `Task`), `target` and `output_0`, `output_1` and so on: logits, or values in the task's
-    units. Half precision is stored as float32, which more readers support, or as float64 beside rows that
-    have it, such as scikit-learn's. Targets with several numbers are `target_0` and so on. Raises UserError
-    if no predictions are kept.
+    units. Half precision is stored as float32, which more readers support, or as float64 in a file with
+    such rows, for example scikit-learn's. Targets with several numbers are `target_0` and so on. Raises
+    UserError if no predictions are kept.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -208,7 +208,7 @@ def _write(table: "pa.Table", file: Path) -> None:
 
 
 def _table_of(run_id: str, step: int, environment: str, p: Predictions) -> "pa.Table":
-    """The rows of an environment's `in` split, on which a board's records are, too."""
+    """The rows of an environment's `in` split, as in a board's records."""
     import pyarrow as pa
 
     (index,) = np.nonzero(~p.out)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
@@ -188,19 +188,6 @@ Variant = tuple[Code | str, Code | str | None, str]
 """The digest of a subject as recorded, its digest now, and the results directory."""
 
 
-class Trained(NamedTuple):
-    """A run that was trained at least in part."""
-
-    id: str
-    algorithm: str
-    network: str
-    dataset: str
-    dataset_label: str
-    provenance: Mapping[str, Any]
-    directory: str
-    """The results directory."""
-
-
 @dataclass(frozen=True)
 class Stale:
     """Runs that are stale for one reason, or that cannot be compared as code or data are missing."""
@@ -223,20 +210,22 @@ def _changed_files(recorded: Code | str, now: Code | str | None, files: DataFile
     return files.changed_files(recorded)
 
 
-def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) -> list[Stale]:
+def stale(runs: Any, here: Mapping[str, Digests] | None = None) -> list[Stale]:
     """The stale runs by reason.
 
-    `here` has, by id, the digests of the code and data with which a run would be trained now; the recorded
-    files of other runs are read again. If another version of the package trained a run, only the user's
-    code and data are compared. Imported runs of other programs are not compared.
+    `runs` is a data frame with `id`, `provenance`, `directory` and the columns that DIGESTED names. `here`
+    has, by id, the digests of the code and data with which a run would be trained now; the recorded files
+    of other runs are read again. If another version of the package trained a run, only the user's code and
+    data are compared. Imported runs of other programs are not compared.
     """
     totals: Counter[Subject] = Counter()
     variants: dict[Subject, dict[str, tuple[Variant, list[str]]]] = defaultdict(dict)
     versions: dict[str, list[str]] = defaultdict(list)
-    alike: dict[object, list[Trained]] = defaultdict(list)  # runs of the same digests are read once
+    alike: dict[object, list[Any]] = defaultdict(list)  # runs of the same digests are read once
     known, none = here or {}, dict[str, Any]()
-    for run in runs:
-        alike[id(run.provenance), id(known.get(run.id, none)), *run[1:5], run.directory].append(run)
+    columns = ["id", *DIGESTED.values(), "directory", "provenance"]
+    for run in runs[columns].itertuples(index=False):
+        alike[id(run.provenance), id(known.get(run.id, none)), *run[1:-1]].append(run)
     for run, *others in alike.values():
         made_by, ids = run.provenance, [run.id, *(other.id for other in others)]
         if not made_by or "code" in made_by:
@@ -255,8 +244,9 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
             variants[subject].setdefault(repr(variant), (variant, []))[1].extend(ids)
     total, reasons = sum(map(len, versions.values())), list[Stale]()
     for v in [v for v in versions if v != __version__]:
-        told = f"oodbench {v} trained {len(versions[v])} of {total} runs, and {__version__} is here"
-        reasons.append(Stale(tuple(versions[v]), told))
+        count = f"{len(versions[v])} of {total} runs"
+        sentence = f"oodbench {v} trained {count}, and {__version__} is here"
+        reasons.append(Stale(tuple(versions[v]), sentence))
     for subject, of_subject in variants.items():
         reasons += _reasons(subject, of_subject.values(), totals[subject])
     return reasons
@@ -292,12 +282,8 @@ def _reasons(
 
 
 def stale_runs(runs: "pd.DataFrame") -> list[Stale]:
-    """Why complete runs of `joined` are stale."""
-    if runs.empty:
-        return []
-    complete = runs[runs["state"].isin(COMPLETE)]
-    columns = (complete[name].astype(object) for name in Trained._fields)
-    return stale(map(Trained, *columns))
+    """Why complete runs are stale."""
+    return stale(runs[runs["state"].isin(COMPLETE)])
 
 
 def stale_notes(runs: "pd.DataFrame") -> tuple[AnyNote, ...]:

@@ -40,7 +40,7 @@ class Tables:
       `rerun` (whether a directory has a frozen run with equal numbers), `helper` (whether the run only
       serves the rule `leave_one_out`, and has no cell)."""
     records: Any
-    """One value per row: the columns `oodbench.results.parquet.RECORDS`, of which CATEGORIES are
+    """One value per row: the columns `oodbench.results.parquet.RECORDS`; CATEGORIES are
     categorical. A value that was not finite is NaN. Metrics of the predictor itself have no `environment`
     and `split`.
 
@@ -98,7 +98,7 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:
-    """Where each row beside a board comes from: `board`, `here` or `board, here`; empty without a board."""
+    """The origin of each row: `board`, `here` or `board, here`; empty if no board is read."""
     if runs["frozen"].isna().all():
         return {}
     frozen, again = (runs[name].eq(True) for name in ("frozen", "rerun"))

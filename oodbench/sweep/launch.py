@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
 
+import pandas as pd
 import typer
 
 from oodbench.arithmetic import lost_here
@@ -23,9 +24,9 @@ from oodbench.identity import Digests
 from oodbench.registry import load_plugins
 from oodbench.results.directory import LAST, PLAN_KEY, ROW_LABELS, Directory, compact
 from oodbench.results.ended import ended
-from oodbench.results.parquet import specs_of
+from oodbench.results.parquet import spec_columns, specs_of
 from oodbench.results.run_spec import DIWA, RunSpec, State
-from oodbench.results.stale import Stale, Trained, stale
+from oodbench.results.stale import Stale, stale
 from oodbench.selection import find_rule
 from oodbench.sweep.file import Sweep
 from oodbench.sweep.launchers import Job, Launcher, RunStatus, launchers, statuses_on_disk
@@ -255,15 +256,11 @@ def reasons(
         state = statuses[run_id].state
         return state.complete or (state.at_rest and results.run(run_id).checkpoint.exists())
 
-    trained = [
-        Trained(
-            *(i, spec.algorithm, spec.network, spec.dataset, spec.dataset_name),
-            *(statuses[i].provenance, str(results.path)),
-        )
-        for i, spec in specs.items()
-        if statuses[i].provenance and has_begun(i)
-    ]
-    return stale(trained, here)
+    begun = [i for i in specs if statuses[i].provenance and has_begun(i)]
+    runs = spec_columns([specs[i] for i in begun], begun)
+    runs["dataset_label"] = [specs[i].dataset_name for i in begun]
+    runs["provenance"] = [statuses[i].provenance for i in begun]
+    return stale(pd.DataFrame({**runs, "directory": str(results.path)}), here)
 
 
 def settled(found: Sequence[Stale], wish: str) -> frozenset[str]:

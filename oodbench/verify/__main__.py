@@ -93,7 +93,7 @@ def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
 
 
 def our_values(experiment: Experiment, frames: Mapping[str, Tables], trials: int) -> Values:
-    """Our values by `Target.key`, from sweeps' results or a computation; without targets that have none."""
+    """Our values by `Target.key`, from sweeps' results or a computation; some targets may have none."""
     computed: Values = {}
     if experiment.compute is not None:
         from oodbench.verify.computations import COMPUTATIONS  # imports torch
