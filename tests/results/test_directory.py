@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -182,6 +183,18 @@ def test_a_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert beating(tmp_path, pid=process.pid).state() == "lost"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux numbers threads like processes")
+def test_a_thread_with_the_number_of_a_process_that_is_gone_does_not_train(tmp_path: Path) -> None:
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        assert beating(tmp_path, pid=thread.native_id).state() == "lost"
+    finally:
+        ended.set()
+        thread.join()
 
 
 @pytest.mark.parametrize(("age", "state"), [(0.0, "running"), (LOST_AFTER + 1, "lost")])
