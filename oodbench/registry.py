@@ -69,8 +69,6 @@ class Registry(Generic[T]):
         """The papers of classes that were registered with a paper, by name."""
         self._classes: dict[str, T] = {}
         self._loaded = False
-        self._error: BaseException | None = None
-        """The error of the first look-up, which later look-ups raise again."""
 
     def add(self, name: str, paper: str = "") -> Callable[[T], T]:
         """A decorator that registers a class under `name`.
@@ -134,8 +132,6 @@ class Registry(Generic[T]):
 
     def _load(self) -> None:
         if self._loaded:
-            if self._error is not None:
-                raise self._error
             return
         self._loaded = True  # imported modules may look up other classes
         try:
@@ -146,8 +142,8 @@ class Registry(Generic[T]):
             for point in points(self._group):
                 with _imported("entry point", point.value):
                     point.load()
-        except BaseException as error:
-            self._error = error
+        except BaseException:
+            self._loaded = False  # the next look-up tries again
             raise
 
 

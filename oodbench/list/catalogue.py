@@ -74,9 +74,7 @@ def summary(docstring: str | None) -> str:
 def _attribute(node: ast.ClassDef, name: str, classes: Classes, usual: Any) -> Any:
     for line in node.body:
         match line:
-            case ast.Assign(targets=[ast.Name(target)], value=ast.Constant(value)) if (
-                target == name
-            ):
+            case ast.Assign([ast.Name(target)], ast.Constant(value)) if target == name:
                 return value
     inherited = (_attribute(base, name, classes, None) for base in bases_of(node, classes))
     return next((value for value in inherited if value is not None), usual)

@@ -73,6 +73,20 @@ def test_an_entry_point_that_fails_is_named_at_every_look(
         Registry[type]("thing", "builtins.object", "oodbench.things").get("One")
 
 
+def test_a_look_that_was_interrupted_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, "things", "slow_methods")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_methods.py").write_text("raise KeyboardInterrupt")
+    registry: Registry[type] = Registry("thing", "builtins.object", "oodbench.things")
+    with pytest.raises(KeyboardInterrupt):
+        registry.get("One")
+    (tmp_path / "slow_methods.py").write_text("")
+    with pytest.raises(UserError, match="unknown thing 'One'"):
+        registry.get("One")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory that imports are looked up in."""
