@@ -19,7 +19,7 @@ from oodbench.gradients.twice import risk_gradients
 from oodbench.hparams import choice, defaults, hparam, log_uniform, log_uniform_int, neutral_values
 from oodbench.networks.base import Network
 from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
-from oodbench.registry import CHANGES, Registry, folder, own_bases, own_functions
+from oodbench.registry import CHANGES, FUNCTIONS, Registry, folder, own_bases, own_members
 from oodbench.seeds import derive
 from oodbench.steps import Batch as Batch
 from oodbench.steps import Drawing as Drawing
@@ -55,10 +55,11 @@ def _check(cls: type["Algorithm"]) -> None:
     A method may derive from a registered one and change nothing else than hyperparameters. Overriding
     `neutral` alone marks a method as ERM on purpose, if it adds no hyperparameters.
     """
-    who, own = f"the algorithm {cls.__name__}", own_functions(cls)
+    who = f"the algorithm {cls.__name__}"
     if not issubclass(cls.Hparams, CommonHparams):
         raise UserError(f"{who}: `Hparams` must derive from `Algorithm.Hparams`")
     silent = {"skip"} if cls.Hparams is Algorithm.Hparams else {"skip", "neutral"}
+    own = (name for name, member in own_members(cls).items() if isinstance(member, FUNCTIONS))
     overrides = {name for name in own if hasattr(Algorithm, name)} - silent
     if not overrides and not algorithms.registered & {*own_bases(cls)}:
         raise UserError(

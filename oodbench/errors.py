@@ -7,7 +7,6 @@ import difflib
 import inspect
 import json
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -149,7 +148,7 @@ def some(texts: Sequence[str], most: int) -> str:
     return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def brief(text: object, length: int = 160) -> str:
+def brief(text: object, length: int = LONGEST_REASON) -> str:
     """A text, such as a library's error message, on one line of at most `length` characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= length else f"{line[: length - 3]}..."
@@ -203,7 +202,7 @@ def definition(cls: type) -> str:
 
 def described(error: BaseException, otherwise: str | None = None) -> str:
     """An error in one sentence, with the line of the user's code that raised it, or `otherwise`."""
-    reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
+    reason = brief(f"{type(error).__name__}: {error}")
     where = users_line(error) or otherwise
     return f"{reason} ({where})" if where else reason
 

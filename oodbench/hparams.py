@@ -52,10 +52,13 @@ class Distribution:
         return int(value) if self.kind.endswith("_int") else value
 
     def __str__(self) -> str:
-        values = list(self.arguments)
-        if self.kind == "uniform_int" and isinstance(values[1], int):
+        """The distribution as a user writes it, its numbers to five digits."""
+        values: list[Any] = list(self.arguments)
+        if self.kind == "uniform_int":
             values[1] -= 1  # stored as an exclusive bound
-        return f"{self.kind}({', '.join(map(str, values))})"
+        exact = (not isinstance(v, float) or 0 < 1 - v < 1e-5 for v in values)  # .999999 is not 1
+        texts = (str(v) if whole else f"{v:.5g}" for v, whole in zip(values, exact, strict=True))
+        return f"{self.kind}({', '.join(texts)})"
 
 
 def uniform(low: float, high: float) -> Distribution:

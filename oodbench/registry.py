@@ -40,6 +40,7 @@ NEAR = 0.8
 """The similarity (`difflib`'s ratio) from which a name of about the same length counts as misspelt."""
 COMPUTED = (property, cached_property)
 FUNCTIONS = (FunctionType, classmethod, staticmethod, *COMPUTED)
+"""The types of members of a class that the engine calls or computes."""
 
 
 class Registry(Generic[T]):
@@ -228,12 +229,8 @@ def own_bases(cls: type) -> list[type]:
     return list(takewhile(lambda base: not is_engine(base.__module__), cls.__mro__))
 
 
-def own_functions(cls: type) -> dict[str, Any]:
-    """The functions, class methods and properties that the user's classes define, by name."""
-    return {name: member for name, member in _own(cls).items() if isinstance(member, FUNCTIONS)}
-
-
-def _own(cls: type) -> dict[str, Any]:
+def own_members(cls: type) -> dict[str, Any]:
+    """What the class and its bases in `own_bases` define, by name."""
     return {n: m for base in reversed(own_bases(cls)) for n, m in vars(base).items()}
 
 
@@ -254,7 +251,7 @@ def check_overrides(noun: str, cls: type) -> None:
     """
     if is_engine(cls.__module__):
         return
-    who, own = f"the {noun} {cls.__name__}", _own(cls)
+    who, own = f"the {noun} {cls.__name__}", own_members(cls)
     others = [base for base in cls.__mro__ if base not in own_bases(cls)]
     engines: dict[str, Any] = {}  # None for annotations without a value
     for base in reversed(cls.__mro__):

@@ -515,7 +515,7 @@ def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
     """
     families = {family for f in fields(cls.Hparams) for family in f.metadata.get("by_family", {})}
     for family in ("", *sorted(families)):
-        values = [(name, value) for name, value in defaults(cls.Hparams, family).items()]
+        values = [*defaults(cls.Hparams, family).items()]
         for name, distribution in distributions(cls.Hparams, family).items():
             if distribution is not None:
                 quantiles = [*(i / 20 for i in range(20)), math.nextafter(1, 0)]

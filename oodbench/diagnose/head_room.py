@@ -98,9 +98,8 @@ def head_room(
     trained, few = (ERM, *REFERENCES) if references else (ERM,), -(-draws // 2)
     kept, own = dict[str, RunSpec](), dict[str, RunSpec]()
     for rows in filter(None, (trained[:1], trained[1:])):
-        keys = (
-            budget if ERM in rows else {**budget, "steps": 1}
-        )  # references are fitted in one step
+        # references are fitted in one step
+        keys = budget if ERM in rows else {**budget, "steps": 1}
         sweeps = _against_ceiling(dataset, settings, rows), _alone(dataset, settings, rows)
         for runs, sweep in zip((kept, own), sweeps, strict=True):
             planned = _planned({**keys, **sweep}, options, ERM in rows) if sweep else {}

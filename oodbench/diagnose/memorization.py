@@ -219,13 +219,8 @@ def _over_steps(curves: pd.DataFrame) -> list[Panel]:
 def _over_sizes(curves: pd.DataFrame) -> list[Panel]:
     # figures 3.5 and 3.6: the best test accuracy, and the steps until all training examples are right in
     # every trial, by the number in the row's label, such as `64 units`
-    runs = (
-        curves.groupby(KEYS)[TEST]
-        .max()
-        .to_frame("best")
-        .assign(fitted=fitted(curves))
-        .reset_index()
-    )
+    best = curves.groupby(KEYS)[TEST].max()
+    runs = pd.DataFrame({"best": best, "fitted": fitted(curves)}).reset_index()
     sizes = runs["label"].str.extract(r"([0-9.]+)", expand=False).astype(float)
     by_size = runs.assign(size=sizes).groupby(["size", "dataset_label"])
     means = {
@@ -241,8 +236,8 @@ def _over_strengths(curves: pd.DataFrame) -> list[Panel]:
     # figure 3.10: the best test accuracy on `real` by the last training accuracy on `randY`
     last = curves[(curves["step"] == curves["step"].max()) & (curves["dataset_label"] == "randY")]
     best = curves[curves["dataset_label"] == "real"].groupby(["label", "trial"])[TEST].max()
-    both = pd.DataFrame({"x": last.groupby("label")[TRAIN].mean()})
-    both = both.assign(y=best.groupby("label").mean()).dropna()
+    of_labels = {"x": last.groupby("label")[TRAIN].mean(), "y": best.groupby("label").mean()}
+    both = pd.DataFrame(of_labels).dropna()
     table = both.assign(family=both.index.map(_family)).pivot_table("y", "x", "family", sort=False)
     return [Panel(f"{TRAIN} on randY", f"best {TEST} on real", table.sort_index(), style="o-")]
 

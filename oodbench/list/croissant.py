@@ -79,9 +79,8 @@ def _published(paper: str) -> dict[str, Any]:
     found = [entries()[key] for key in keys_of(paper)]
     if not found:
         return {"citeAs": "" if paper == "none" else paper}
-    (authors,), (year,) = (
-        re.findall(rf"{field} = {{(.*)}},", found[0]) for field in ("author", "year")
-    )
+    (authors,) = re.findall("author = {(.*)},", found[0])
+    (year,) = re.findall("year = {(.*)},", found[0])
     for command, letter in LETTERS.items():
         authors = authors.replace(command, letter)
     accented = re.sub(r"{\\(.)(\w)}", lambda match: match[2] + ACCENTS[match[1]], authors)

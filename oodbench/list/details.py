@@ -176,14 +176,8 @@ def _in_words(row: Mapping[str, Any]) -> str:
 
 
 def _values(default: object, distribution: Distribution | None) -> dict[str, Any]:
-    if distribution is None:
-        return {"default": default}
-    numbers: list[Any] = list(distribution.arguments)
-    if distribution.kind == "uniform_int":
-        numbers[1] -= 1  # exclusive as stored
-    exact = (not isinstance(n, float) or 0 < 1 - n < 1e-5 for n in numbers)  # .999999 is not 1
-    texts = (str(n) if whole else f"{n:.5g}" for n, whole in zip(numbers, exact, strict=True))
-    return {"default": default, "range": f"{distribution.kind}({', '.join(texts)})"}
+    drawn = {} if distribution is None else {"range": str(distribution)}
+    return {"default": default, **drawn}
 
 
 def _bounds(metadata: Mapping[str, Any]) -> str:

@@ -194,12 +194,11 @@ def write_part(
     if len(runs):
         tables = [RECORDS.empty_table() if new is None else new]
         tables.append(of_runs(now.records, runs["id"].unique()))
-        contents = (
-            content_of(table_of(runs, RUNS)),
-            content_of(pa.concat_tables(tables).unify_dictionaries()),
-        )
-        key = digest_of(b"".join(contents))
-        for path, content in reversed([*zip(files_of(folder, key), contents, strict=True)]):
-            write_whole(path, content)  # the records first
+        rows = content_of(table_of(runs, RUNS))
+        records = content_of(pa.concat_tables(tables).unify_dictionaries())
+        key = digest_of(rows + records)
+        runs_file, records_file = files_of(folder, key)
+        write_whole(records_file, records)  # first, as a run in a `runs` file has ended
+        write_whole(runs_file, rows)
     for path in (path for old in {*merged} - {key} for path in files_of(folder, old)):
         path.unlink(missing_ok=True)
