@@ -20,8 +20,8 @@ SWITCH = "OODBENCH_ARITHMETIC"
 MKL_AVX2 = 10
 """MKL's number of `MKL_CBWR=AVX2`."""
 VECTOR_MATH = 1
-"""MKL's number of the functions of vectors (exp, log, sqrt, ...) that use no approximating instruction,
-neither `rcpps` nor `rsqrtps`: the kernels for AVX2 do, and AMD's and Intel's answers differ."""
+"""MKL's number of the vector functions (exp, log, sqrt, ...) without the approximating instructions `rcpps`
+and `rsqrtps`. The kernels for AVX2 use these, and AMD's and Intel's processors give different results."""
 LOAD_EAX = b"\x8b\x05"
 """The code of `mov eax, [rip + offset]`, followed by four bytes of the offset."""
 
@@ -64,10 +64,10 @@ def prepare() -> None:
 
 
 def settle() -> None:
-    """Have MKL keep to `MKL_CBWR` whoever made the processor, if this process asks for it.
+    """Have MKL obey `MKL_CBWR` on every maker's processors, if this process asks for portable arithmetic.
 
-    By itself it does so on Intel's processors alone. It remembers who made the processor in a variable,
-    which is set here. Once MKL has been used that is too late, and `why_native` says so.
+    By default MKL obeys on Intel's processors alone. It remembers the maker in a variable, which this
+    function sets. After the first use of MKL that is too late, and `why_native` says so.
     """
     if "torch" in sys.modules and _is_asked_for():
         is_intel = _remembered("mkl_serv_intel_cpu_true")
@@ -98,7 +98,7 @@ def in_force() -> str:
 
 
 def lost_here() -> str:
-    """A sentence on what this system cannot give, or nothing where it has portable arithmetic."""
+    """A sentence on the lack of portable arithmetic on this system; empty if the system has it."""
     if variables():
         return ""
     return (

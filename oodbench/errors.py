@@ -10,11 +10,12 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from functools import wraps
 from itertools import accumulate
 from numbers import Integral
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,9 +38,11 @@ user_packages: set[str] = set()
 class UserError(ValueError):
     """A user's mistake, described in one sentence; the command line prints it and exits with 2."""
 
-    def at(self, place: str) -> "UserError":
+    def at(self, place: str) -> Self:
         """The same error, prefixed with `place`."""
-        return UserError(f"{place}: {self}")
+        error = copy(self)
+        error.args = (f"{place}: {self}",)
+        return error
 
 
 class MissingError(UserError):
@@ -48,10 +51,6 @@ class MissingError(UserError):
     def __init__(self, message: str, command: str = "") -> None:
         super().__init__(message)
         self.command = command
-
-    def at(self, place: str) -> "MissingError":
-        """The same error, prefixed with `place`."""
-        return MissingError(f"{place}: {self}", self.command)
 
 
 def missing_package(who: str, package: str, extra: str) -> MissingError:

@@ -52,13 +52,10 @@ class Distribution:
         return int(value) if self.kind.endswith("_int") else value
 
     def __str__(self) -> str:
-        """The distribution as a user writes it, its numbers to five digits."""
-        values: list[Any] = list(self.arguments)
-        if self.kind == "uniform_int":
+        values = list(self.arguments)
+        if self.kind == "uniform_int" and isinstance(values[1], int):
             values[1] -= 1  # stored as an exclusive bound
-        exact = (not isinstance(v, float) or 0 < 1 - v < 1e-5 for v in values)  # .999999 is not 1
-        texts = (str(v) if whole else f"{v:.5g}" for v, whole in zip(values, exact, strict=True))
-        return f"{self.kind}({', '.join(texts)})"
+        return f"{self.kind}({', '.join(map(str, values))})"
 
 
 def uniform(low: float, high: float) -> Distribution:

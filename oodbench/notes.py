@@ -24,12 +24,6 @@ AnyNote = Note | str
 """A plain string is shown in full everywhere."""
 
 
-def footnotes(notes: Iterable[AnyNote]) -> list[AnyNote]:
-    """The footnotes of notes on a screen, without empty ones."""
-    lines = [note.brief if isinstance(note, Note) else note for note in notes]
-    return [line for line in lines if line]
-
-
 @dataclass(frozen=True)
 class Finding:
     """A fact about a dataset that an audit finds, see `oodbench.data.audit`."""

@@ -65,7 +65,13 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     about["module"] = cls.__module__
     if kind == "dataset":
         return about | _of_dataset(name, cls) | {"options": parameters(cls.Options)}
-    about |= _of_algorithm(cls) if kind == "algorithm" else {}
+    if kind == "algorithm":
+        about["changes"] = f"{CHANGES[cls.changes]} (kind: {cls.changes})"
+        if cls.transductive:
+            about["transductive"] = (
+                "its predictions depend on other test inputs: it is ranked apart"
+            )
+        about |= {"cannot": limits} if (limits := _limits(cls)) else {}
     return about | {"hparams": parameters(cls.Hparams)}
 
 
@@ -104,15 +110,6 @@ def page(about: Mapping[str, Any], width: int) -> str:
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             lines += beside(key.replace("_", " "), text, width)
     return "\n".join(lines)
-
-
-def _of_algorithm(cls: type[Algorithm]) -> dict[str, Any]:
-    about: dict[str, Any] = {"changes": f"{CHANGES[cls.changes]} (kind: {cls.changes})"}
-    if cls.transductive:
-        about["transductive"] = "its predictions depend on other test inputs: it is ranked apart"
-    if limits := _limits(cls):
-        about["cannot"] = limits
-    return about
 
 
 def _limits(cls: type[Algorithm]) -> str:
@@ -176,8 +173,14 @@ def _in_words(row: Mapping[str, Any]) -> str:
 
 
 def _values(default: object, distribution: Distribution | None) -> dict[str, Any]:
-    drawn = {} if distribution is None else {"range": str(distribution)}
-    return {"default": default, **drawn}
+    if distribution is None:
+        return {"default": default}
+    numbers: list[Any] = list(distribution.arguments)
+    if distribution.kind == "uniform_int":
+        numbers[1] -= 1  # exclusive as stored
+    exact = (not isinstance(n, float) or 0 < 1 - n < 1e-5 for n in numbers)  # .999999 is not 1
+    texts = (str(n) if whole else f"{n:.5g}" for n, whole in zip(numbers, exact, strict=True))
+    return {"default": default, "range": f"{distribution.kind}({', '.join(texts)})"}
 
 
 def _bounds(metadata: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from oodbench.errors import unknown
-from oodbench.notes import AnyNote, footnotes
+from oodbench.notes import AnyNote, Note
 from oodbench.report.numbers import Cell
 from oodbench.terminal import Terminal, printable, printable_json, terminal
 
@@ -131,7 +131,8 @@ def to_terminal(
             console.print(table, soft_wrap=True)
         styled = console.color_system is not None
         notes = [*(tables if styled else replace(tables, marks=())).all_notes]
-        shown = notes if whole else footnotes(notes)
+        briefs = (note.brief if isinstance(note, Note) else note for note in notes)
+        shown = notes if whole else [*filter(None, briefs)]
         for note in shown:
             console.say(str(note))
         if more and shown != notes:

@@ -35,33 +35,33 @@ NOISY = "randY 0.4", "randY 0.8"
 
 def orderings(trials: int, frames: Mapping[str, Tables]) -> Values:
     """The differences by target; raises UserError if the runs of one epoch keep no predictions."""
-    values: Values = {}
+    values: dict[str, Any] = {}
     if (long := frames.get("memorization-real-random")) is not None:
         values |= _of_critical_samples(over_training(long))
         last = {name: of[:, -1] for name, of in gini_over_training(long, trials).items()}
-        values["Gini, real - randX"] = [*map(float, last["real"] - last["randX"])]
+        values["Gini, real - randX"] = last["real"] - last["randX"]
     if (short := frames.get("memorization-one-epoch")) is not None:
         spreads = {name: spread(errors) for name, errors in errors_of_examples(short).items()}
         for name, of_runs in spreads.items():
             values[f"spread, {name} - binomial"] = [value - 1 for value in of_runs]
-        values["spread, real - randX"] = [*np.subtract(spreads["real"], spreads["randX"])]
+        values["spread, real - randX"] = np.subtract(spreads["real"], spreads["randX"])
     if (time := frames.get("memorization-over-time")) is not None:
         values |= _of_time(over_training(time))
     if (sizes := frames.get("memorization-capacity")) is not None:
         values |= _of_capacity(over_training(sizes))
+    return {name: [*map(float, of_trials)] for name, of_trials in values.items()}
+
+
+def _of_critical_samples(curves: pd.DataFrame) -> dict[str, Any]:
+    csr = curves.pivot(index=["dataset_label", "trial"], columns="step", values=CSR)
+    first, last = csr.iloc[:, 0], csr.iloc[:, -1]
+    values = {f"CSR, {n} - real": last.loc[n] - last.loc["real"] for n in ("randX", "randY")}
+    for n in ("real", "randX", "randY"):
+        values[f"CSR, {n}: last - first"] = last.loc[n] - first.loc[n]
     return values
 
 
-def _of_critical_samples(curves: pd.DataFrame) -> Values:
-    csr = curves.pivot(index=["dataset_label", "trial"], columns="step", values=CSR)
-    first, last = csr.iloc[:, 0], csr.iloc[:, -1]
-    frames = {f"CSR, {n} - real": last.loc[n] - last.loc["real"] for n in ("randX", "randY")}
-    for n in ("real", "randX", "randY"):
-        frames[f"CSR, {n}: last - first"] = last.loc[n] - first.loc[n]
-    return {name: [*map(float, of_trials)] for name, of_trials in frames.items()}
-
-
-def _of_time(curves: pd.DataFrame) -> Values:
+def _of_time(curves: pd.DataFrame) -> dict[str, Any]:
     # patterns are learned before noise: with noisy labels, the test accuracy is highest before the training
     # set is fitted (at the end, if never), and then falls
     noisy = curves[curves["dataset_label"].isin(NOISY)].sort_values("step")
@@ -70,11 +70,10 @@ def _of_time(curves: pd.DataFrame) -> Values:
     steps = fitted(noisy).fillna(noisy["step"].max()) - best
     fall = runs.max() - runs.last()
     values = {f"steps, {n}: fitted - best": steps.loc[n] for n in NOISY}
-    values |= {f"accuracy, {n}: best - last": fall.loc[n] for n in NOISY}
-    return {name: [*map(float, of_trials)] for name, of_trials in values.items()}
+    return values | {f"accuracy, {n}: best - last": fall.loc[n] for n in NOISY}
 
 
-def _of_capacity(curves: pd.DataFrame) -> Values:
+def _of_capacity(curves: pd.DataFrame) -> dict[str, Any]:
     # the gain in best test accuracy by more units, and the speed-up in fitting the training set (as a
     # logarithm to base 2; runs that never fit it count as fitted at the end), on noise and on real data
     best = curves.groupby(KEYS)[TEST].max()
@@ -90,9 +89,9 @@ def _of_capacity(curves: pd.DataFrame) -> Values:
     faster = by_units(steps, "real") - by_units(steps, "half randX")
     slower = by_images(steps, "randX") - by_images(steps, "real")
     return {
-        "accuracy by units, half randX - real": [*gain],
-        "speed by units, half randX - real": [*faster],
-        "time by images, randX - real": [*slower],
+        "accuracy by units, half randX - real": gain,
+        "speed by units, half randX - real": faster,
+        "time by images, randX - real": slower,
     }
 
 
