@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from oodbench.arithmetic import NATIVE, PORTABLE, environment, settle
 from oodbench.errors import UserError
+from oodbench.orphans import end_with_parent
 from oodbench.results.directory import Directory
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import State
@@ -161,23 +161,11 @@ def _blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_with_parent() -> None:
-    """End this process as soon as its parent has ended, for any reason, at once and without cleanup."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
-
-
 def work(
     connection: Connection, results: Path, settings: TrainSettings, environment: Mapping[str, str]
 ) -> None:
     """Train the runs that the launcher sends, until the launcher closes the connection or dies."""
-    _end_with_parent()
+    end_with_parent()
     os.environ.clear()  # the fork server may have an older environment
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
