@@ -168,8 +168,6 @@ def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
             if rows > MOST_ROWS * len(content):
                 raise DamagedFile(f"{place} has more rows than its bytes can hold")
             table = file.read(columns=schema.names, use_threads=False)
-        if "id" in table.column_names and table["id"].null_count:
-            raise DamagedFile(f"{place} has a row without an id")
         for name in (name for name in schema.names if name not in table.column_names):
             if name not in LATER:
                 raise DamagedFile(

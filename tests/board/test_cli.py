@@ -125,7 +125,7 @@ Change = Callable[[pd.DataFrame, "pd.Series[bool]"], pd.DataFrame]
         ),
         (
             lambda t, of: t.assign(id=t["id"].mask(of & ~of.duplicated())),
-            "runs.parquet has a row without an id",
+            "runs.parquet is damaged: a row has no id",
         ),
     ],
 )
