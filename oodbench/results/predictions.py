@@ -165,8 +165,8 @@ def freeze_predictions(
 
     The columns are PREDICTION_KEY, `index` (of the example in its environment), `split` (`in`), `kind`
     (that of the `Task`), `target` and `output_0`, `output_1` and so on: logits, or values in the task's
-    units. Half precision is stored as float32, which more readers support, or as float64 in a file with
-    such rows, for example scikit-learn's. Targets with several numbers are `target_0` and so on. Raises
+    units. Half precision is stored as float32, which more readers support, or as float64 if the file has
+    float64 rows, such as scikit-learn's. Targets with several numbers are `target_0` and so on. Raises
     UserError if no predictions are kept.
     """
     import pyarrow as pa

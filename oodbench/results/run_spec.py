@@ -126,7 +126,7 @@ class RunSpec:
     def id(self) -> str:
         """A hash of the compared fields; it does not depend on the machine or the version of the code.
 
-        A file of weights or features enters by its SHA-256 if the same values have `sha256` (a plan
+        A file of weights or features enters by its SHA-256 if these values also have `sha256` (a plan
         adds it for timm and for features), else by its path as given. A field that was added in a later
         version (see its metadata) is hashed only if it is not at its default, so that ids of earlier runs
         stay the same.
