@@ -21,8 +21,6 @@ CHUNK = 64, 8192
 """The least and the greatest number of examples in a forward pass."""
 CACHED_VALUES, DEVICE_VALUES = 2**17, 2**24
 """Input values in a forward pass: few enough for a CPU's caches, enough to keep a GPU busy."""
-ROWS = 2**16
-"""Examples in a forward pass of many predictors, summed over the predictors."""
 OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
 """The most outputs of a forward pass, for tasks with many tokens and a large vocabulary."""
@@ -48,20 +46,20 @@ class Scored:
     in order, as many at once as suits the machine."""
     loader_workers: int = 0
 
-    @property
-    def shapes(self) -> tuple[object, ...]:
-        """A key: `evaluate_vectorized` takes examples with equal keys."""
-        return tuple(
-            (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in self.splits[name].items()))
-            for name, e in self.environments.items()
-        )
-
     def chunks(self, name: str) -> Sequence[slice | Tensor]:
         """The rows of an environment's examples, by forward pass."""
         environment = self.environments[name]
         if self.batches is not None:
             return [index.to(environment.y.device) for index in self.batches[name]]
-        count, size = len(environment.y), _size(environment, self.task)
+        count, limit = len(environment.y), PREDICTED_VALUES // self.task.values
+        if isinstance(environment.x, Stored):
+            size = chunk_size(environment.x)
+        else:
+            fewest, most = CHUNK
+            values = CACHED_VALUES if environment.x.device.type == "cpu" else DEVICE_VALUES
+            of_example = max(1, math.prod(environment.x.shape[1:]))
+            size = max(fewest, min(values // of_example, most))
+        size = max(1, min(size, limit))
         return [slice(i, min(i + size, count)) for i in range(0, max(1, count), size)]
 
 
@@ -78,7 +76,7 @@ def evaluate(predict: Callable[[Tensor], Tensor], scored: Scored) -> list[Evalua
 
     collected = _collect(predict, scored, of_chunk)
     outputs = {name: values.pop(OUTPUTS)[0] for name, values in collected.items() if whole}
-    (evaluations,) = _evaluations(collected, [scored])
+    (evaluations,) = evaluations_of(collected, [scored])
     for name, kept in outputs.items():
         for split, index in scored.splits[name].items():
             if whole is not None and len(index) and split != MISLABELED:
@@ -104,33 +102,13 @@ def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:
     return sum(losses) / len(losses)
 
 
-def evaluate_vectorized(
-    predict: Callable[[Tensor, slice], Tensor], scored: Sequence[Scored]
-) -> list[list[Evaluation]]:
-    """The evaluations of K predictors, each on other examples, as `evaluate` would return them.
-
-    All examples are in memory, with equal `Scored.shapes`. `predict` maps the inputs (R, N, ...) of R
-    consecutive predictors, and their slice, to logits (R, N, C).
-    """
-    task, collected = scored[0].task, dict[str, dict[str, Tensor]]()
-    for name, first in scored[0].environments.items():
-        data, collected[name] = [each.environments[name] for each in scored], {}
-        for rows in zip(*(each.chunks(name) for each in scored), strict=True):
-            x, y = zip(*((e.x[r], e.y[r]) for e, r in zip(data, rows, strict=True)), strict=True)
-            size = max(2, ROWS // max(1, len(y[0])))
-            logits = [
-                predict(torch.stack(x[i : i + size]), slice(i, i + size))
-                for i in range(0, len(data), size)
-            ]
-            found = values_of_examples(task, torch.cat(logits), torch.stack(y))
-            _put(collected[name], [*rows], found, len(first.y))
-    return _evaluations(collected, scored)
-
-
-def _put(
+def put_chunk(
     whole: dict[str, Tensor], rows: list[Any], found: Mapping[str, Tensor], count: int
 ) -> None:
-    # K predictors' values (K, n, ...) of a chunk go to their rows, K slices or indices, of (K, count, ...)
+    """Write the values `found` (K, n, ...) of a chunk to their rows in `whole` (K, count, ...).
+
+    K is the number of predictors. `rows` has each predictor's rows, as a slice or as indices.
+    """
     for key, values in found.items():
         if key not in whole:
             # at once: small results between the chunks' large tensors would fragment the heap
@@ -142,10 +120,10 @@ def _put(
             whole[key][runs, torch.stack(rows).to(values.device)] = values
 
 
-def _evaluations(
+def evaluations_of(
     collected: Mapping[str, Mapping[str, Tensor]], scored: Sequence[Scored]
 ) -> list[list[Evaluation]]:
-    # from the values (K, N) of the examples, by environment and metric
+    """The evaluations of K predictors, given the examples' values (K, N) by environment and metric."""
     columns: list[tuple[str, str, Sequence[str], int, list[Groups]]] = []
     values: list[Tensor] = []
     for name, metrics in collected.items():
@@ -189,7 +167,7 @@ def _collect(
     collected: dict[str, dict[str, Tensor]] = {name: {} for name in scored.environments}
     for name, rows, logits, y in predictions(predict, scored):
         found = {key: values[None] for key, values in of_chunk(logits, y).items()}
-        _put(collected[name], [rows], found, len(scored.environments[name].y))
+        put_chunk(collected[name], [rows], found, len(scored.environments[name].y))
     return collected
 
 
@@ -211,16 +189,6 @@ def predictions(
         yield name, rows, predict(x), environment.y[rows]
 
 
-def _size(environment: Environment, task: Task) -> int:
-    x, limit = environment.x, PREDICTED_VALUES // task.values
-    if isinstance(x, Stored):
-        return max(1, min(chunk_size(x), limit))
-    fewest, most = CHUNK
-    values = CACHED_VALUES if x.device.type == "cpu" else DEVICE_VALUES
-    size: int = values // max(1, math.prod(x.shape[1:]))
-    return max(1, min(max(fewest, min(size, most)), limit))
-
-
 def whole_metrics(dataset: Dataset) -> SplitMetrics | None:
     """The dataset's `split_metrics`, or None if not overridden, so that no predictions have to be kept."""
     own = dataset.split_metrics
@@ -237,14 +205,9 @@ def constant_answer(
     (`Task.constants`); for `Dataset.split_metrics`, it is the best for the main metric. Constants are
     computed once for all runs with the same training environments.
     """
-    key = tuple(training)
-    if key not in data.constants:
-        data.constants[key] = _constants(data, training, scored)
-    constants: Constants = data.constants[key]
-    return constants
-
-
-def _constants(data: Data, training: Sequence[str], scored: Mapping[str, Environment]) -> Constants:
+    known: Constants | None = data.constants.get(tuple(training))
+    if known is not None:
+        return known
     dataset, task = data.dataset, data.dataset.task
     targets = torch.cat([data.environments[n].y[data.splits[n]["in"]] for n in training])
     # without inputs, which a constant does not need
@@ -267,4 +230,5 @@ def _constants(data: Data, training: Sequence[str], scored: Mapping[str, Environ
                 of_metric = constants.setdefault(e.metric, {})
                 value = e.value if math.isfinite(e.value) else None
                 of_metric.setdefault(str(e.environment), {})[str(e.split)] = value
+    data.constants[tuple(training)] = constants
     return constants

@@ -12,8 +12,9 @@ from torch import Tensor
 from oodbench.datasets import Dataset, Environment
 from oodbench.metrics import is_higher_better
 from oodbench.tasks import Task
-from oodbench.train.evaluate import Scored, evaluate, evaluate_vectorized
+from oodbench.train.evaluate import Scored, evaluate
 from oodbench.train.loading import groups_of
+from oodbench.train.vectorized.program import evaluate_vectorized
 
 Environments = dict[str, Environment]
 Splits = Mapping[str, Mapping[str, Tensor]]

@@ -18,15 +18,18 @@ from torch.func import vmap
 
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.data.streams import to_device
+from oodbench.metrics import values_of_examples
 from oodbench.optimizers import Rates
 from oodbench.results.run_spec import Evaluation
-from oodbench.train.evaluate import Scored, evaluate_vectorized, mean_loss
+from oodbench.train.evaluate import Scored, evaluations_of, mean_loss, put_chunk
 from oodbench.train.loop import Program
 from oodbench.train.run import Run, on_host
 from oodbench.train.vectorized.arithmetic import Collector, Remainders, vectorized_linear
 from oodbench.train.vectorized.optimizers import VectorizedOptimizer
 
 T = TypeVar("T")
+ROWS = 2**16
+"""Examples in a forward pass, summed over the runs."""
 
 
 class VectorizedProgram(Program):
@@ -246,7 +249,7 @@ class VectorizedProgram(Program):
     ) -> dict[int, list[Evaluation]]:
         alike: dict[object, list[int]] = {}
         for k in which:
-            alike.setdefault(scored(self.runs[k]).shapes, []).append(k)
+            alike.setdefault(_shapes(scored(self.runs[k])), []).append(k)
         found: dict[int, list[Evaluation]] = {}
         with vectorized_linear(self._template.network):
             for indices in alike.values():
@@ -335,6 +338,36 @@ def _risks(
 def _stacked(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     names = weights[0] if weights else ()
     return {name: torch.stack([w[name] for w in weights]) for name in names}
+
+
+def _shapes(scored: Scored) -> tuple[object, ...]:
+    return tuple(
+        (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in scored.splits[name].items()))
+        for name, e in scored.environments.items()
+    )
+
+
+def evaluate_vectorized(
+    predict: Callable[[Tensor, slice], Tensor], scored: Sequence[Scored]
+) -> list[list[Evaluation]]:
+    """The evaluations of K predictors, each on other examples, as `evaluate` would return them.
+
+    All examples are in memory, and their shapes and the sizes of their splits are equal. `predict` maps the
+    inputs (R, N, ...) of R consecutive predictors, and their slice, to logits (R, N, C).
+    """
+    task, collected = scored[0].task, dict[str, dict[str, Tensor]]()
+    for name, first in scored[0].environments.items():
+        data, collected[name] = [each.environments[name] for each in scored], {}
+        for rows in zip(*(each.chunks(name) for each in scored), strict=True):
+            x, y = zip(*((e.x[r], e.y[r]) for e, r in zip(data, rows, strict=True)), strict=True)
+            size = max(2, ROWS // max(1, len(y[0])))
+            logits = [
+                predict(torch.stack(x[i : i + size]), slice(i, i + size))
+                for i in range(0, len(data), size)
+            ]
+            found = values_of_examples(task, torch.cat(logits), torch.stack(y))
+            put_chunk(collected[name], [*rows], found, len(first.y))
+    return evaluations_of(collected, scored)
 
 
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
