@@ -117,17 +117,11 @@ class EMA(Average):
             elif None not in (self.decay, self.horizon):
                 raise UserError("the average ema has a `horizon` or a `decay`, not both")
 
-    @property
-    def decay(self) -> float:
-        """The factor by which an update multiplies the weight of earlier updates."""
-        h = self.hparams
-        if h.decay is not None:
-            return float(h.decay)
-        return 1 - 1 / max(1.0, float(first_step(h.horizon, self.steps)))
-
     def share(self, step: int) -> float:
         """c_k of the class's docstring."""
-        decay, k = self.decay, self._counted(step)
+        decay, k = self.hparams.decay, self._counted(step)
+        if decay is None:
+            decay = 1 - 1 / max(1.0, float(first_step(self.hparams.horizon, self.steps)))
         return (1 - decay) / (1 - decay**k) if decay < 1 else 1 / k
 
 

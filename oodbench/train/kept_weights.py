@@ -84,7 +84,12 @@ class KeptWeights:
     def __init__(self, run: Run, directory: RunDirectory) -> None:
         """Find the files of a run at its checkpoint, and delete files of later steps."""
         self._run, self._directory = run, directory
-        self._judges = _judges(run)
+        self._judges: dict[str, Judge] = {}
+        if names := [name for name in run.settings.keep_weights if name != LAST]:
+            from oodbench.selection import find_rule
+
+            judges = {name: Judge(find_rule(name), run) for name in names}
+            self._judges = {name: judge for name, judge in judges.items() if judge.evidence}
         self._seen: dict[str, list[Seen]] = {name: [] for name in self._judges}
         self._best: dict[str, tuple[float, int]] = {}
         for record in directory.records() if self._judges else ():
@@ -135,16 +140,6 @@ class KeptWeights:
 def _unlink(paths: Iterable[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
-
-
-def _judges(run: Run) -> dict[str, Judge]:
-    names = [name for name in run.settings.keep_weights if name != LAST]
-    if not names:
-        return {}
-    from oodbench.selection import find_rule
-
-    judges = {name: Judge(find_rule(name), run) for name in names}
-    return {name: judge for name, judge in judges.items() if judge.evidence}
 
 
 def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterable[str]) -> None:

@@ -34,10 +34,6 @@ class StandardUnits:
     scale: Tensor
     """The standard deviation of the training targets, (C,) in double precision; 1 if it is 0."""
 
-    def standard(self, targets: Tensor) -> Tensor:
-        """The targets (N, C) to train on, in single precision."""
-        return ((targets - self.mean) / self.scale).float()
-
     def predictions(self, outputs: Tensor) -> Tensor:
         """The outputs (N, C) of a predictor in the units of the targets."""
         return outputs * self.scale + self.mean
@@ -68,8 +64,9 @@ class Data:
         return {n: {**of, **of_noise.get(n, {})} for n, of in self.splits.items()}
 
     def standard(self, targets: Tensor) -> Tensor:
-        """The targets to train on, given the environments' targets (N, ...)."""
-        return targets if self.units is None else self.units.standard(targets)
+        """The targets to train on, standardised in single precision if the data have `units`."""
+        units = self.units
+        return targets if units is None else ((targets - units.mean) / units.scale).float()
 
 
 _Source = tuple[str, str, int, float, Path | None, str]

@@ -103,8 +103,8 @@ class Training:
         self.directory.append(record)
         self.observers.tell("evaluated", record)
 
-    def finish(self) -> State | None:
-        """Mark the run as ended if it has ended; returns its final state, or None."""
+    def finish(self, ended: Callable[["Training", State], None]) -> bool:
+        """Record a run's end and call `ended` with its final state; returns whether the run has ended."""
         if self.diverged is not None:
             status = State.DIVERGED if self.divergence_recorded else None
         else:
@@ -113,7 +113,8 @@ class Training:
             self.weights.delete_superseded()
             self.directory.finish(status, self.run.step)
             self.directory.checkpoint.unlink(missing_ok=True)
-        return status
+            ended(self, status)
+        return status is not None
 
 
 def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Training:
@@ -140,9 +141,9 @@ def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Tr
 def train(
     trainings: Sequence[Training],
     ended: Callable[[Training, State], None],
-    progress: Callable[[int], None] = lambda step: None,
-    interrupts: Interrupts | None = None,
-    program: Callable[[Sequence[Run]], Program] = Program,
+    progress: Callable[[int], None],
+    interrupts: Interrupts,
+    program: Callable[[Sequence[Run]], Program],
 ) -> None:
     """Train runs to their ends; one `program` trains all runs at the same step.
 
@@ -150,8 +151,7 @@ def train(
     or `interrupted` if `interrupts` ask to stop, after a checkpoint. `progress` is called with the step of
     the program after every block of steps, which takes about a second at most.
     """
-    interrupts = interrupts or Interrupts()
-    active = [t for t in trainings if not _ended(t, ended)]
+    active = [t for t in trainings if not t.finish(ended)]
     team: list[Training] = []
     at_work: Program | None = None
     most = 1
@@ -184,18 +184,11 @@ def train(
             t.saved, t.saving = saved, saved - now
         interrupts.save = False
         progress(end)
-        active = [t for t in active if not _ended(t, ended)]
+        active = [t for t in active if not t.finish(ended)]
         if stop:
             for t in active:
                 ended(t, State.INTERRUPTED)
             return
-
-
-def _ended(training: Training, ended: Callable[[Training, State], None]) -> bool:
-    how = training.finish()
-    if how is not None:
-        ended(training, how)
-    return how is not None
 
 
 def _evaluate(program: Program, due: Mapping[int, Training]) -> None:

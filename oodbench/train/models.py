@@ -133,8 +133,7 @@ def load_model(
     names = (dataset, algorithm, test_environment)
     if path.parent.name in ("runs", "kept") and not (path / "sweep.json").exists():
         run = Directory(path.parent.parent).run(path.name)
-        file = _weights_of_run(run, rule)
-        _check_names(run, (*names, trial))
+        file = _weights_of_run(run, (*names, trial), rule)
     else:
         run, file = _weights_of_cell(Directory(path), names, rule, trial)
     results = run.path.absolute().parent.parent
@@ -177,15 +176,12 @@ def _info(run: RunDirectory) -> RunFile:
     return info
 
 
-def _check_names(run: RunDirectory, given: Sequence[object]) -> None:
+def _weights_of_run(run: RunDirectory, given: Sequence[object], rule: str | None) -> Path:
     spec = _info(run).spec
     values = (spec.dataset_name, spec.label, "+".join(spec.test_environments), spec.trial)
     for name, value, wanted in zip((*NAMES, "trial"), values, given, strict=True):
         if wanted not in (None, value):
             raise UserError(f"{run.path} is the run of {name}={value!r}, not of {wanted!r}")
-
-
-def _weights_of_run(run: RunDirectory, rule: str | None) -> Path:
     kept = {name: path for (name, _), path in kept_weights(run).items()}
     if rule is None and len(kept) > 1:
         raise UserError(f"{run.path} keeps weights by {', '.join(kept)}: say which by rule=")

@@ -219,9 +219,13 @@ class Run:
 
     @torch.no_grad()
     def evaluate(self) -> list[Evaluation]:
-        """All metrics of the evaluated weights."""
-        self.algorithm.eval()
-        self.validate()
+        """All metrics of the evaluated weights, after the validation of an average and of a method."""
+        method, task = self.algorithm, self.problem.task
+        method.eval()
+        if self.average is not None and self.average.by_validation:
+            self.average.validated(mean_loss(evaluate(self.predict, self.validated_on), task))
+        if self.set_aside.environments and method.drawing_at(self.step - 1).held_out:
+            method.validated(mean_loss(evaluate(self.predict, self.set_aside), task), self.step)
         with self.evaluated_weights():
             evaluations = evaluate(self.predict, self.scored)
         return self.completed(evaluations)
@@ -232,16 +236,6 @@ class Run:
             outputs = adapted_outputs(self.spec, self.algorithm, self.data, self.scored)
             whole = with_adaptation(outputs, self.data, with_memorized(evaluations))
             return whole + self.own_metrics()
-
-    @torch.no_grad()
-    def validate(self) -> None:
-        """Pass validation losses to a weight average and a method that need them."""
-        method, task = self.algorithm, self.problem.task
-        method.eval()
-        if self.average is not None and self.average.by_validation:
-            self.average.validated(mean_loss(evaluate(self.predict, self.validated_on), task))
-        if self.set_aside.environments and method.drawing_at(self.step - 1).held_out:
-            method.validated(mean_loss(evaluate(self.predict, self.set_aside), task), self.step)
 
     def _scored(
         self,
