@@ -115,20 +115,17 @@ def _class_and_slope(
     with torch.enable_grad():
         inputs = x.clone().requires_grad_()
         # a view, as hooks of modules on a leaf, such as those of FlopCounterMode, fail in `autograd.grad`
-        logits = _logits(predict, inputs.view_as(inputs))
+        outputs: object = predict(inputs.view_as(inputs))
+        if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(x):
+            form = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise UserError(f"critical samples need logits ({len(x)}, C) of classes, not {form}")
+        single = outputs.shape[1] == 1
+        logits = torch.cat([-outputs / 2, outputs / 2], 1) if single else outputs
         if not logits.requires_grad:
             raise UserError("critical samples need predictions that can be differentiated")
         now = logits.argmax(1)
         of_k = logits.log_softmax(1).gather(1, (now if k is None else k).unsqueeze(1)).sum()
     return now, torch.autograd.grad(of_k, inputs)[0]
-
-
-def _logits(predict: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    outputs: object = predict(x)
-    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(x):
-        form = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise UserError(f"critical samples need logits ({len(x)}, C) of classes, not {form}")
-    return outputs if outputs.shape[1] > 1 else torch.cat([-outputs / 2, outputs / 2], 1)
 
 
 def loss_sensitivity(
@@ -140,16 +137,14 @@ def loss_sensitivity(
     *,
     lr: float,
     every: int = 1,
-    parts: Tensor | None = None,
 ) -> Tensor:
-    """|| dL_t / dx_i ||_1 after t updates of SGD, through the updates: (T // every, P, N).
+    """|| dL_t / dx_i ||_1 after t updates of SGD, through the updates: (T // every, N).
 
     Each of the T `batches` holds indices (B,) of inputs x (N, ...) and targets y, and makes one update of a
     copy of the network's parameters. L_t, after each `every`-th update, is the mean of `losses`, (N,), over
-    all examples, or P sums weighted by the rows of `parts`, (P, N). It depends on x_i only through the
-    updates. All T updates are unrolled in memory. The paper's measure is the mean over t.
+    all examples. It depends on x_i only through the updates. All T updates are unrolled in memory. The
+    paper's measure is the mean over t.
     """
-    weights = torch.full((1, len(x)), 1 / len(x)).to(x) if parts is None else parts
     steering = x.detach().clone().requires_grad_()
 
     def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -162,14 +157,10 @@ def loss_sensitivity(
             slopes = grad(loss)(parameters, steering[batch], y[batch])
             parameters = {n: p - lr * slopes[n] for n, p in parameters.items()}
             if t % every == 0:
-                each = losses(functional_call(network, parameters, (x.detach(),)), y)
-                found.append([_size(of_part, steering) for of_part in weights @ each])
-    return torch.stack([torch.stack(of_step) for of_step in found])
-
-
-def _size(loss: Tensor, x: Tensor) -> Tensor:
-    (slope,) = torch.autograd.grad(loss, x, retain_graph=True)
-    return slope.abs().flatten(1).sum(1)
+                later = loss(parameters, x.detach(), y)
+                (slope,) = torch.autograd.grad(later, steering, retain_graph=True)
+                found.append(slope.abs().flatten(1).sum(1))
+    return torch.stack(found)
 
 
 def gini(values: Tensor) -> Tensor:
