@@ -140,22 +140,18 @@ class SHOT(HeadAdaptation):
     def _labels(self, stream: Stream) -> Tensor:
         parts = [(indices, *self.features_and_logits(x)) for indices, x in stream]
         indices, features, logits = (torch.cat(column) for column in zip(*parts, strict=True))
-        labels = centroid_labels(features, logits.softmax(1), self.hparams.predicted_only)
+        features = F.normalize(torch.cat([features, torch.ones_like(features[:, :1])], 1), dim=1)
+        shares, count = logits.softmax(1), logits.shape[1]
+        present = shares.sum(0) > 0
+        if self.hparams.predicted_only:
+            present = F.one_hot(shares.argmax(1), count).any(0)
+        for _ in range(2):
+            centroids = shares.T @ features / (1e-8 + shares.sum(0).unsqueeze(1))
+            cosines = features @ F.normalize(centroids, dim=1).T
+            labels = cosines.masked_fill(~present, -torch.inf).argmax(1)
+            shares = F.one_hot(labels, count).to(features.dtype)
+            present = shares.any(0)
         return torch.empty_like(labels).index_copy(0, indices.to(labels.device), labels)
-
-
-def centroid_labels(features: Tensor, shares: Tensor, predicted_only: bool) -> Tensor:
-    """Pseudo-labels (N,), the nearest centroid's class, of features (N, F) with probabilities (N, C)."""
-    count = shares.shape[1]
-    present = F.one_hot(shares.argmax(1), count).any(0) if predicted_only else shares.sum(0) > 0
-    features = F.normalize(torch.cat([features, torch.ones_like(features[:, :1])], 1), dim=1)
-    for _ in range(2):
-        centroids = shares.T @ features / (1e-8 + shares.sum(0).unsqueeze(1))
-        cosines = features @ F.normalize(centroids, dim=1).T
-        labels = cosines.masked_fill(~present, -torch.inf).argmax(1)
-        shares = F.one_hot(labels, count).to(features.dtype)
-        present = shares.any(0)
-    return labels
 
 
 @register("T3A", paper="NeurIPS 2021, Iwasawa and Matsuo")
@@ -191,14 +187,9 @@ class T3A(HeadAdaptation):
         supports = torch.cat([self.supports, F.normalize(features, dim=1)])
         classes = torch.cat([self.classes, logits.argmax(1)])
         entropies = torch.cat([self.entropies, entropy(logits)])
-        kept = self._least(classes, entropies, logits.shape[1])
+        order, most = entropies.argsort(stable=True), self.hparams.supports or None
+        kept = torch.cat([order[classes[order] == k][:most] for k in range(logits.shape[1])])
         self.supports, self.classes, self.entropies = supports[kept], classes[kept], entropies[kept]
         members = F.one_hot(self.classes, logits.shape[1]).to(features.dtype)
         templates = F.normalize(self.supports.T @ members, dim=0)
         return features @ templates
-
-    def _least(self, classes: Tensor, entropies: Tensor, count: int) -> Tensor:
-        order = entropies.argsort(stable=True)
-        of_classes = [order[classes[order] == k] for k in range(count)]
-        most = self.hparams.supports or None
-        return torch.cat([indices[:most] for indices in of_classes])

@@ -1,6 +1,7 @@
 """Adaptations of normalisation layers: by the statistics of test batches, and by gradient steps."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,22 +39,19 @@ class BatchNorm(Adaptation):
         for layer in layers_of(self.network):
             mean, var = layer.running_mean, layer.running_var
             assert mean is not None and var is not None
-            layer.register_forward_pre_hook(self._mix(mean.clone(), var.clone()))
+            layer.register_forward_pre_hook(partial(self._mix, mean.clone(), var.clone()))
 
     @classmethod
     def suits(cls, network: nn.Module) -> bool:
         """Whether the network has batch normalisation with running statistics."""
         return bool(layers_of(network))
 
-    def _mix(self, mean: Tensor, var: Tensor) -> Any:
-        def hook(layer: _BatchNorm, inputs: tuple[Tensor]) -> None:
-            (x,) = inputs
-            of_batch = torch.var_mean(x, [0, *range(2, x.dim())], correction=0)
-            share = len(x) / (self.hparams.prior + len(x))
-            layer.running_var = torch.lerp(var, of_batch[0], share)
-            layer.running_mean = torch.lerp(mean, of_batch[1], share)
-
-        return hook
+    def _mix(self, mean: Tensor, var: Tensor, layer: _BatchNorm, inputs: tuple[Tensor]) -> None:
+        (x,) = inputs
+        var_of_batch, mean_of_batch = torch.var_mean(x, [0, *range(2, x.dim())], correction=0)
+        share = len(x) / (self.hparams.prior + len(x))
+        layer.running_var = torch.lerp(var, var_of_batch, share)
+        layer.running_mean = torch.lerp(mean, mean_of_batch, share)
 
 
 def layers_of(network: nn.Module) -> list[_BatchNorm]:

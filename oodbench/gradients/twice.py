@@ -5,7 +5,7 @@ without a warning: mean and variance count as constants. Here these layers are w
 normalisation is already right. Attention's fused kernels have no second derivative; the plain one has.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from inspect import Signature, signature
 from typing import Any
@@ -57,28 +57,24 @@ class _NormsByEquation(TorchFunctionMode):
     ) -> Any:
         if function not in SIGNATURES:
             return function(*args, **(kwargs or {}))
-        given = SIGNATURES[function].bind(*args, **(kwargs or {}))
-        given.apply_defaults()
-        return _normalised(function, given.arguments)
-
-
-def _normalised(function: Any, given: Mapping[str, Any]) -> Tensor:
-    x, eps = given["input"], given["eps"]
-    weight, bias = given["weight"], given["bias"]
-    if not given.get("training", given.get("use_input_stats", True)):
-        mean, variance = given["running_mean"], given["running_var"]
-        return functional.batch_norm(x, mean, variance, weight, bias, eps=eps)
-    if function is functional.layer_norm:
-        axes = [*range(-len(given["normalized_shape"]), 0)]
-    else:
-        axes = [*([0] if function is functional.batch_norm else []), *range(2, x.dim())]
-        of_channels = (-1, *[1] * (x.dim() - 2))
-        weight, bias = (v if v is None else v.view(of_channels) for v in (weight, bias))
-    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
-    scaled: Tensor = (x - mean) * (variance + eps).rsqrt()
-    if weight is not None:
-        scaled = scaled * weight
-    return scaled if bias is None else scaled + bias
+        bound = SIGNATURES[function].bind(*args, **(kwargs or {}))
+        bound.apply_defaults()
+        given = bound.arguments
+        x, weight, bias, eps = (given[name] for name in ("input", "weight", "bias", "eps"))
+        if not given.get("training", given.get("use_input_stats", True)):
+            mean, variance = given["running_mean"], given["running_var"]
+            return functional.batch_norm(x, mean, variance, weight, bias, eps=eps)
+        if function is functional.layer_norm:
+            axes = [*range(-len(given["normalized_shape"]), 0)]
+        else:
+            axes = [*([0] if function is functional.batch_norm else []), *range(2, x.dim())]
+            of_channels = (-1, *[1] * (x.dim() - 2))
+            weight, bias = (v if v is None else v.view(of_channels) for v in (weight, bias))
+        variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+        scaled = (x - mean) * (variance + eps).rsqrt()
+        if weight is not None:
+            scaled = scaled * weight
+        return scaled if bias is None else scaled + bias
 
 
 SIGNATURES: dict[Any, Signature] = {

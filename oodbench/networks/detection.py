@@ -11,8 +11,6 @@ from oodbench.networks.base import Network, register
 from oodbench.networks.vision import require_image
 from oodbench.networks.weights import FromTorchvision, load_fitting, read_weights
 
-MODEL = "fasterrcnn_resnet50_fpn"
-
 
 @register("FasterRCNN")
 class FasterRCNN(FromTorchvision):
@@ -37,7 +35,7 @@ class FasterRCNN(FromTorchvision):
         body: str = hparam("resnet50", options=("resnet18", "resnet50"))
         """The network below the pyramid; pretrained weights exist for resnet50."""
 
-    model = MODEL
+    model = "fasterrcnn_resnet50_fpn"
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         """Raise UserError if the inputs are not images, or if the weights cannot be loaded."""
@@ -59,7 +57,7 @@ class FasterRCNN(FromTorchvision):
         classes = 91 if hparams.weights == "coco" else 2
         model = detection.FasterRCNN(backbone, classes, box_detections_per_img=num_outputs)
         if (file := self.checked_file(vars(hparams))) is not None:
-            load_fitting(model, read_weights(file), f"{file} is not a file of {MODEL}")
+            load_fitting(model, read_weights(file), f"{file} is not a file of {self.model}")
         if hparams.weights == "coco":
             overwrite_eps(model, 0.0)  # these weights were trained with eps = 0
         predictor = model.roi_heads.box_predictor

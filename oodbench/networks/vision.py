@@ -12,8 +12,6 @@ from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.weights import FromTorchvision, load_weights
 
-LAYERS = ("layer1", "layer2", "layer3", "layer4")
-
 
 class Torchvision(FromTorchvision):
     """A network of torchvision up to its pooled features.
@@ -93,7 +91,8 @@ class ResNet(Torchvision):
     @property
     def stages(self) -> tuple[str, ...]:
         """The stem after its pooling, and the four stages."""
-        return tuple(f"featurizer.0.{name}" for name in ("maxpool", *LAYERS))
+        names = ("maxpool", "layer1", "layer2", "layer3", "layer4")
+        return tuple(f"featurizer.0.{name}" for name in names)
 
 
 @register("ResNet18")

@@ -18,8 +18,6 @@ from oodbench.seeds import derive
 
 TOGETHER, VALUES = 32, 2**20
 """The most steps selected at once, and about the most input values of an environment in these steps."""
-Transform = Callable[[Tensor, torch.Generator], Tensor]
-"""A function from stored inputs (N, ...) to the network's inputs (N, *input_shape)."""
 
 
 class Examples(NamedTuple):
@@ -52,7 +50,7 @@ class Batches:
         batch_size: int,
         seed: int,
         *,
-        transform: Transform | None = None,
+        transform: Callable[[Tensor, torch.Generator], Tensor] | None = None,
         environments_at: Callable[[int], Sequence[int]] | None = None,
         repeat: bool = False,
         end: int = sys.maxsize,

@@ -86,7 +86,7 @@ def load_data(spec: RunSpec, settings: TrainSettings, *, changed: bool = True) -
     source = spec.dataset, options, spec.trial, spec.holdout, settings.data_dir, settings.device
     data = _load(*source)
     depends = (
-        _has_unseen(data)
+        any(environment.unseen is not None for environment in data.environments.values())
         or data.dataset.separates_clusters
         or (changed and fits(data.dataset))
         or data.dataset.standardises_targets
@@ -140,8 +140,7 @@ def _prepared(
     source: _Source, held_out: tuple[str, ...], changed: bool, noise: str, clean: tuple[str, ...]
 ) -> Data:
     data = _load(*source)
-    if _has_unseen(data):
-        data = _by_role(data, held_out)
+    data = _by_role(data, held_out)
     if data.dataset.separates_clusters:
         data = _apart(data, held_out)
     if (wanted := json.loads(noise)) is not None:
@@ -152,10 +151,6 @@ def _prepared(
         return data
     seen = _trained_on(data, held_out) if fits(data.dataset) else {}
     return replace(data, environments=fitted(data.dataset, data.environments, seen))
-
-
-def _has_unseen(data: Data) -> bool:
-    return any(environment.unseen is not None for environment in data.environments.values())
 
 
 def _by_role(data: Data, held_out: Collection[str]) -> Data:

@@ -7,7 +7,7 @@ kept predictions and the dataset's metrics see the program's updates.
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -128,23 +128,19 @@ class VectorizedProgram(Program):
         """Do `steps` updates of every run; returns each run's first step whose loss was not finite."""
         start = time.perf_counter()
         self._template.train()
-        first = self.runs[0].step
-        every = self._numbers_of(range(first, first + steps))
-        collected = [self._update(first + i, *of_step) for i, of_step in enumerate(every)]
-        series = on_host(collected)
+        updates = range(self.runs[0].step, self.runs[0].step + steps)
+        rates = [[algorithm.rates(step) for algorithm in self._algorithms] for step in updates]
+        shares: Any = [None] * steps
+        if self._averages:
+            rows = [[[average.share(step)] for average in self._averages] for step in updates]
+            shares = to_device(torch.tensor(rows, dtype=self._matrix.dtype), self._matrix.device)
+        every = zip(updates, rates, self._optimizer.numbers(rates), shares, strict=True)
+        series = on_host([self._update(*of_step) for of_step in every])
         seconds = (time.perf_counter() - start) / len(self.runs)
         return [
             run.record_steps({n: [v[k] for v in values] for n, values in series.items()}, seconds)
             for k, run in enumerate(self.runs)
         ]
-
-    def _numbers_of(self, steps: range) -> Iterable[tuple[list[Rates], dict[str, Tensor], Any]]:
-        rates = [[algorithm.rates(i) for algorithm in self._algorithms] for i in steps]
-        shares: Any = [None] * len(steps)
-        if self._averages:
-            rows = [[[average.share(i)] for average in self._averages] for i in steps]
-            shares = to_device(torch.tensor(rows, dtype=self._matrix.dtype), self._matrix.device)
-        return zip(rates, self._optimizer.numbers(rates), shares, strict=True)
 
     def _update(
         self, step: int, rates: Sequence[Rates], numbers: Mapping[str, Tensor], shares: Any
