@@ -164,10 +164,10 @@ def train(
             team, at_work = together, program([t.run for t in together])
         stops = [t.stop for t in team]
         end = min([*stops, step + most, *(t.run.step for t in active if t.run.step > step)])
-        start = time.monotonic()
+        start = time.perf_counter()  # on Windows, `monotonic` may not tick during a block
         for t, diverged in zip(team, at_work.run_steps(end - step), strict=True):
             t.diverged = diverged if t.diverged is None else t.diverged
-        most = math.ceil(BLOCK_SECONDS * (end - step) / (time.monotonic() - start))
+        most = math.ceil(BLOCK_SECONDS * (end - step) / (time.perf_counter() - start))
         stop = interrupts.stop
         hurry = interrupts.save or stop
         arrived = [k for k, at in enumerate(stops) if at == end]
