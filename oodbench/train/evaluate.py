@@ -111,8 +111,10 @@ def put_chunk(
     """
     for key, values in found.items():
         if key not in whole:
-            # at once: small results between the chunks' large tensors would fragment the heap
-            whole[key] = values.new_empty(len(values), count, *values.shape[2:])
+            # at once: small results between the chunks' large tensors would fragment the heap;
+            # an example of no chunk, as it belongs to no split, keeps this value
+            missing = math.nan if values.is_floating_point() else -1
+            whole[key] = values.new_full((len(values), count, *values.shape[2:]), missing)
         if isinstance(rows[0], slice):
             whole[key][:, rows[0]] = values
         else:

@@ -9,7 +9,7 @@ from torch import Tensor
 from oodbench.datasets import Dataset, Environment
 from oodbench.tasks import Task
 from oodbench.train import evaluate as module
-from oodbench.train.evaluate import Scored, constant_answer, evaluate
+from oodbench.train.evaluate import Scored, constant_answer, evaluate, logits
 from oodbench.train.loading import load_data
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -37,6 +37,16 @@ def test_values_are_means_over_each_split(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "CHUNK", (7, 7))
     chunked = evaluate(predict, Scored({"a": Environment(x, y)}, {"a": parts}, task))
     assert chunked == found
+
+
+def test_an_example_of_no_batch_has_no_prediction() -> None:
+    x, batches = torch.ones(40, 2), [torch.arange(1, 20), torch.arange(20, 40)]
+    data = {"a": Environment(x, torch.ones(40))}
+    scored = Scored(
+        data, {"a": {"in": torch.arange(1, 40)}}, Task("binary"), batches={"a": batches}
+    )
+    kept = logits(lambda x: x[:, :1], scored)["a"]
+    assert kept[0].isnan() and (kept[1:] == 1).all()
 
 
 @pytest.mark.parametrize(
