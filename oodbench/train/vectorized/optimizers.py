@@ -78,8 +78,7 @@ VARYING = {"params", "lr", "weight_decay"}
 def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
     """The vectorized update rule of an optimizer, or None."""
     kind = kind_of(optimizer)
-    rule = RULES.get(kind)
-    return getattr(kind, "rule", None) if rule is None else rule
+    return RULES.get(kind, getattr(kind, "rule", None))
 
 
 def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
