@@ -105,15 +105,13 @@ def combined_backward(
     if len(micro_batches) > 1:
         return _accumulated(network, micro_batches, reduction)
     (units,) = micro_batches
-    combined: dict[Tensor, Tensor] = {}
 
-    def visit(parameter: Tensor, gradients: Gradients) -> None:
+    def reduce(gradients: Gradients) -> Tensor:
         if reduction.combine_signs is not None:
-            combined[parameter] = reduction.combine_signs(*gradients.signs(), len(units.x))
-        else:
-            combined[parameter] = reduction.combine(gradients.stacked())
+            return reduction.combine_signs(*gradients.signs(), len(units.x))
+        return reduction.combine(gradients.stacked())
 
-    loss, outputs = visit_gradients(network, units, visit)
+    combined, loss, outputs = reduced_gradients(network, units, reduce)
     for parameter, gradient in combined.items():
         parameter.grad = gradient
     return loss, [outputs]
@@ -128,7 +126,7 @@ def _accumulated(
     stacks: dict[Tensor, list[Tensor]] = {}
     loss, outputs = torch.zeros((), device=micro_batches[0].x.device), []
     for units in micro_batches:
-        stacked, mean_risk, output = _stacked(network, units)
+        stacked, mean_risk, output = reduced_gradients(network, units, lambda g: g.stacked())
         share = units.x.shape[:2].numel() / size
         for parameter, stack in stacked.items():
             stacks.setdefault(parameter, []).append(stack * share if by_environment else stack)
@@ -140,29 +138,28 @@ def _accumulated(
     return loss, outputs
 
 
-def _stacked(network: nn.Module, units: Units) -> tuple[dict[Tensor, Tensor], Tensor, Any]:
-    stacked: dict[Tensor, Tensor] = {}
-
-    def visit(parameter: Tensor, gradients: Gradients) -> None:
-        stacked[parameter] = gradients.stacked()
-
-    return stacked, *visit_gradients(network, units, visit)
-
-
 def stacked_gradients(network: nn.Module, units: Units) -> dict[str, Tensor]:
     """The gradients of the units' risks by parameter name, (U, *shape) each: U times the model's size."""
-    stacked, *_ = _stacked(network, units)
+    stacked, *_ = reduced_gradients(network, units, lambda g: g.stacked())
     names: dict[Tensor, str] = {p: name for name, p in network.named_parameters()}
     return {names[parameter]: gradients for parameter, gradients in stacked.items()}
 
 
-def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Tensor, Any]:
-    """Call `visit` with the units' gradients of each trained parameter, in the order of the backward pass.
+def reduced_gradients(
+    network: nn.Module, units: Units, reduce: Callable[[Gradients], Tensor]
+) -> tuple[dict[Tensor, Tensor], Tensor, Any]:
+    """Reduce the units' gradients of each trained parameter, in the order of the backward pass.
 
     Afterwards every `.grad` is None. If a parameter is used outside its layer, or in a layer that does not
-    map one tensor to another, every parameter is visited a second time with gradients by `torch.func`; the
-    second visit counts. Returns the mean risk, detached, and the other outputs of the forward pass.
+    map one tensor to another, `torch.func` computes the gradients of all parameters again. Returns the
+    result of `reduce` for each parameter, the mean risk, detached, and the other outputs of the forward
+    pass.
     """
+    reduced: dict[Tensor, Tensor] = {}
+
+    def visit(parameter: Tensor, gradients: Gradients) -> None:
+        reduced[parameter] = reduce(gradients)
+
     parameters = list(network.parameters())
     for parameter in parameters:
         parameter.grad = None
@@ -179,7 +176,7 @@ def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Ten
             network.zero_grad()
             _say_fallback(f"the network {type(network).__name__}")
             _by_torch_func(network, units, visit)
-    return risks.detach().mean(), outputs
+    return reduced, risks.detach().mean(), outputs
 
 
 @contextmanager
@@ -241,7 +238,7 @@ def _tapped(
 
     def forward(*inputs: Any, **named: Any) -> Any:
         # unless it maps one tensor to another, the layer runs unchanged: `.grad` of its parameters shows
-        # `visit_gradients` that the whole network must fall back
+        # `reduced_gradients` that the whole network must fall back
         if named or [*map(type, inputs)] != [Tensor] or len(inputs[0]) % units:
             return type(module).forward(module, *inputs, **named)
         output, pullback = run(module, inputs[0], units, batch_norm)

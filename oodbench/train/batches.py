@@ -150,14 +150,14 @@ class Batches:
         return {n: torch.unflatten(v, 0, (self._together, -1)) for n, v in found.items()}
 
     def _examples(self, environment: int, index: Tensor) -> dict[str, Tensor]:
-        there, whole = to_device(index, self._device), self._environments[environment]
-        found = {"y": whole.y.index_select(0, there)}
+        index, whole = to_device(index, self._device), self._environments[environment]
+        found = {"y": whole.y.index_select(0, index)}
         if whole.attributes is not None:
-            found["attributes"] = whole.attributes.index_select(0, there)
+            found["attributes"] = whole.attributes.index_select(0, index)
         if self._indexed:
-            found["index"] = there
+            found["index"] = index
         if isinstance(whole.x, Tensor):
-            rows = there if whole.rows is None else whole.rows[there]
+            rows = index if whole.rows is None else whole.rows[index]
             found["x"] = whole.x.index_select(0, rows)
         return found
 
@@ -175,9 +175,9 @@ class Batches:
 
     def _visits(self, environment: int, step: int) -> int:
         for earlier in range(self._counted, step):
-            there = self._environments_at(earlier)
-            if len(there) < len(self.sizes):
-                for absent in {*range(len(self.sizes))}.difference(there):
+            present = self._environments_at(earlier)
+            if len(present) < len(self.sizes):
+                for absent in {*range(len(self.sizes))}.difference(present):
                     self._absences[absent].append(earlier)
         self._counted = max(self._counted, step)
         return step - bisect_left(self._absences[environment], step)

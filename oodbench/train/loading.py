@@ -130,8 +130,8 @@ def _load(
         known = dataset.task.known(data.y)
         splits[environment] = {half: i[known[i]].to(device) for half, i in indices.items()}
         given = {name: getattr(data, name) for name in ("x", "y", "attributes", "unseen")}
-        there = {name: v.to(device) for name, v in given.items() if isinstance(v, Tensor)}
-        environments[environment] = replace(data, out=None, **there)
+        moved = {name: v.to(device) for name, v in given.items() if isinstance(v, Tensor)}
+        environments[environment] = replace(data, out=None, **moved)
     return Data(dataset, environments, splits)
 
 
@@ -157,10 +157,10 @@ def _by_role(data: Data, held_out: Collection[str]) -> Data:
     environments, splits = dict(data.environments), dict(data.splits)
     for name, environment in data.environments.items():
         if environment.unseen is not None:
-            there = environment.unseen if name in held_out else ~environment.unseen
-            moved = there.cumsum(0) - 1
-            environments[name] = part(environment, there.nonzero().squeeze(1))
-            splits[name] = {half: moved[i[there[i]]] for half, i in data.splits[name].items()}
+            stays = environment.unseen if name in held_out else ~environment.unseen
+            moved = stays.cumsum(0) - 1
+            environments[name] = part(environment, stays.nonzero().squeeze(1))
+            splits[name] = {half: moved[i[stays[i]]] for half, i in data.splits[name].items()}
     return Data(data.dataset, environments, splits)
 
 
