@@ -102,8 +102,8 @@ def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
     A value is a number or, for metrics (K,) of K runs, a list of numbers.
     """
     names, device = list(collected[0]), collected[0]["loss"].device
-    for name in names:
-        if not all(name in metrics for metrics in collected):
+    for metrics in collected:
+        for name in metrics.keys() ^ names:
             raise UserError(f"`update` must return '{name}' at every step, or at none")
     series = [
         torch.stack([metrics[name] for metrics in collected]).to(device, torch.double)
