@@ -71,7 +71,7 @@ def _check(cls: type["Algorithm"]) -> None:
 def first_step(value: float, steps: int) -> float:
     """The rounded step at which something starts: `value`, or if below 1 this share of the steps.
 
-    It only uses arithmetic, as `value` may be a tensor if many runs are trained as one program.
+    It only uses arithmetic, as `value` may be a tensor (see `oodbench.train.vectorized`).
     """
     return (value * (1 + (value < 1) * (steps - 1)) + 0.5) // 1
 
@@ -179,8 +179,8 @@ class Algorithm(nn.Module):
 
     `noise`, `prepare`, `next_buffers`, `objective` and `combine` must depend only on parameters, buffers,
     batch, step and hyperparameters, and must not branch in Python on the value of a hyperparameter, so that
-    many runs can be trained as one program. All other state is in registered buffers, so that every method
-    resumes.
+    `oodbench.train.vectorized` can train many runs as one program. All other state is in registered
+    buffers, so that every method resumes.
     """
 
     changes: ClassVar[str] = "risk"
@@ -212,7 +212,7 @@ class Algorithm(nn.Module):
         self.problem = problem
         self.hparams = hparams
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        # kept, as the stacked parameters of a program of many runs do not show which are trained;
+        # kept, as the stacked parameters of a vectorized program do not show which are trained;
         # weights that layers share are listed under each of their names
         names = network.named_parameters(remove_duplicate=False)
         self._trained = {n for n, p in names if p.requires_grad}

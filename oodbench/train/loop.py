@@ -31,7 +31,7 @@ CHECKPOINT_SHARE = 0.05
 
 
 class Program:
-    """Runs at the same step, trained together; here one after the other."""
+    """Runs at the same step, trained one after the other; `train.vectorized` trains them at once."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
