@@ -48,12 +48,16 @@ class Collector:
             torch.unflatten(t, 2, (self.environments, -1)).transpose(1, 2)
             for t in (cotangent, seen)
         )
-        of_layer = (module.weight, lambda: left @ right.mT), (module.bias, lambda: left.sum(3))
-        for parameter, gradients in of_layer:
-            if parameter is not None and parameter.requires_grad:
-                before = self._stacks.get(parameter)  # of an earlier use of the layer
-                stack = gradients()
-                self._stacks[parameter] = stack if before is None else before + stack
+        self._add(module.weight, lambda: left @ right.mT)
+        self._add(module.bias, lambda: left.sum(3))
+
+    def _add(self, parameter: Tensor | None, make: Callable[[], Tensor]) -> None:
+        if parameter is None or not parameter.requires_grad:
+            return
+        made = make()
+        if parameter in self._stacks:  # the layer is used more than once
+            made = self._stacks[parameter] + made
+        self._stacks[parameter] = made
 
     def combined(self) -> dict[Tensor, Tensor]:
         """The combined gradient of each parameter, (K, *shape), after the backward pass."""
