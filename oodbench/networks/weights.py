@@ -180,7 +180,7 @@ def sha256(file: Path) -> str:
 
 
 def shards_of(file: Path) -> list[Path]:
-    """The file, or the sorted shards of which it is the index; raises UserError for a shard alone."""
+    """The file itself or, if it is an index, its sorted shards; raises UserError for a single shard."""
     if not file.name.endswith(INDEX):
         if shard := re.match(r"(.+)-\d{5}-of-(?!00001)\d{5}(\.\w+)$", file.name):
             index = file.with_name(f"{shard[1]}{shard[2]}{INDEX}")

@@ -73,17 +73,17 @@ class Training:
         every = (spec.interval, CHECK_EVERY)
         return min(spec.steps, *(step // n * n + n for n in every))
 
-    def is_old(self, now: float) -> bool:
+    def checkpoint_is_due(self, now: float) -> bool:
         """Whether a checkpoint is due at the time `now` of the monotonic clock."""
         if self.run.step == self.run.spec.steps:
             return self.weights.wait_for_checkpoint
-        limit = EVALUATION_CHECKPOINT_SECONDS if self.evaluated else CHECKPOINT_SECONDS
+        limit = EVALUATION_CHECKPOINT_SECONDS if self.evaluation_is_due else CHECKPOINT_SECONDS
         rest = self.saving / CHECKPOINT_SHARE
         return now - self.saved > max(limit, rest)
 
     @property
-    def evaluated(self) -> bool:
-        """Whether an evaluation is due now."""
+    def evaluation_is_due(self) -> bool:
+        """Whether the run is evaluated at its present step."""
         step, spec = self.run.step, self.run.spec
         return self.diverged is not None or step % spec.interval == 0 or step == spec.steps
 
@@ -171,9 +171,9 @@ def train(
         stop = interrupts.stop
         hurry = interrupts.save or stop
         arrived = [k for k, at in enumerate(stops) if at == end]
-        _evaluate(at_work, {k: team[k] for k in arrived if team[k].evaluated})
+        _evaluate(at_work, {k: team[k] for k in arrived if team[k].evaluation_is_due})
         now = time.monotonic()
-        due = [t for t in team if t.diverged is None and (hurry or t.is_old(now))]
+        due = [t for t in team if t.diverged is None and (hurry or t.checkpoint_is_due(now))]
         if due:
             at_work.sync_to_runs()
         for t in due:

@@ -219,7 +219,10 @@ class Run:
 
     @torch.no_grad()
     def evaluate(self) -> list[Evaluation]:
-        """All metrics of the evaluated weights, after the validation of an average and of a method."""
+        """All metrics of the evaluated weights.
+
+        A weight average and a method that need validation losses get them before.
+        """
         method, task = self.algorithm, self.problem.task
         method.eval()
         if self.average is not None and self.average.by_validation:

@@ -149,11 +149,11 @@ def test_checkpoints_take_their_share_of_the_time(tmp_path: Path) -> None:
     run = Run(first(), SETTINGS)
     run.step = 1
     new = Training(run, RunDirectory(tmp_path), saved=100.0)
-    assert not new.is_old(109.0) and new.is_old(111.0)
+    assert not new.checkpoint_is_due(109.0) and new.checkpoint_is_due(111.0)
     long = Training(run, RunDirectory(tmp_path), saved=100.0, saving=1.0)
-    assert not long.is_old(119.0) and long.is_old(121.0)
+    assert not long.checkpoint_is_due(119.0) and long.checkpoint_is_due(121.0)
     run.step = run.spec.steps
-    assert not long.is_old(1000.0)  # it ends
+    assert not long.checkpoint_is_due(1000.0)  # it ends
 
 
 @pytest.mark.usefixtures("always_checkpoint")

@@ -250,41 +250,36 @@ class VectorizedProgram(Program):
         with vectorized_linear(self._template.network):
             for indices in alike.values():
                 members = _filled(indices)
+                predict = partial(self._predict, weights, members)
                 of_members = [scored(self.runs[k]) for k in members]
-                several = evaluate_vectorized(self._predictor(members, weights), of_members)
-                found |= zip(indices, several, strict=False)
+                found |= zip(indices, evaluate_vectorized(predict, of_members), strict=False)
         return found
 
-    def _predictor(
-        self, members: list[int], weights: Mapping[str, Tensor]
-    ) -> Callable[[Tensor, slice], Tensor]:
-        # from inputs (R, N, ...) of R of the runs to logits (R, N, C)
+    def _predict(
+        self, weights: Mapping[str, Tensor], members: list[int], x: Tensor, part: slice
+    ) -> Tensor:
+        # the logits (R, N, C) of inputs (R, N, ...) of the R runs members[part]
+        runs, kind = members[part], x.shape[1:]
+        if kind not in self._multiples:
+            self._multiples[kind] = 1
+            if x.device.type == "cpu":
+                with Remainders(len(_filled(runs))) as watched:
+                    self._predict(weights, members, x, part)
+                self._multiples[kind] = watched.multiple
+        filled = _filled([*range(len(runs))], self._multiples[kind])
+        if len(filled) > len(runs):
+            x = x[filled]
+        rows = to_device(torch.tensor([runs[i] for i in filled]), self._matrix.device)
+        of_rows = {name: p[rows] for name, p in weights.items()}
+        numbers = {name: value[rows] for name, value in self._numbers.items()}
         transform = self.runs[0].data.dataset.transform
-        every = to_device(torch.tensor(members), self._matrix.device)
-
-        def predict(x: Tensor, part: slice) -> Tensor:
-            indices, kind = [*range(len(x))], x.shape[1:]
-            if kind not in self._multiples:
-                self._multiples[kind] = 1
-                if x.device.type == "cpu":
-                    with Remainders(len(_filled(indices))) as watched:
-                        predict(x, part)
-                    self._multiples[kind] = watched.multiple
-            filled = _filled(indices, self._multiples[kind])
-            if len(filled) > len(indices):
-                x = x[filled]
-            rows = every[part][to_device(torch.tensor(filled), every.device)]
-            of_rows = {name: p[rows] for name, p in weights.items()}
-            numbers = {name: value[rows] for name, value in self._numbers.items()}
-            found = self._over_runs(
-                lambda algorithm, x: algorithm.predict(transform(x, None)), of_rows, numbers, x
-            )
-            if self.runs[0].data.units is None:
-                return found[: len(indices)]  # type: ignore[no-any-return]
-            pairs = zip(members[part], found, strict=False)
-            return torch.stack([self.runs[k].in_units(logits) for k, logits in pairs])
-
-        return predict
+        logits: Tensor = self._over_runs(
+            lambda algorithm, x: algorithm.predict(transform(x, None)), of_rows, numbers, x
+        )
+        if self.runs[0].data.units is None:
+            return logits[: len(runs)]
+        pairs = zip(runs, logits, strict=False)
+        return torch.stack([self.runs[k].in_units(of_run) for k, of_run in pairs])
 
     def sync_to_runs(self) -> None:
         """Write the optimizer's state into the runs; their weights are views of the program's anyway."""
