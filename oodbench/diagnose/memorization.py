@@ -108,7 +108,7 @@ def _gini(dataset: Dataset, trial: int) -> Numbers:
     g = torch.Generator().manual_seed(seed)
     batches = [torch.randperm(len(data.y), generator=g)[:BATCH] for _ in range(UPDATES)]
     of_data = (network, dataset.task.losses, data.x, data.y, batches)
-    sizes = loss_sensitivity(*of_data, lr=LR, every=EVERY)
+    sizes = loss_sensitivity(*of_data, lr=LR, every=EVERY)[:, 0]
     return np.asarray(gini(sizes.cumsum(0)), dtype=float)
 
 

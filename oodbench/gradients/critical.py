@@ -137,14 +137,17 @@ def loss_sensitivity(
     *,
     lr: float,
     every: int = 1,
+    parts: Tensor | None = None,
 ) -> Tensor:
-    """|| dL_t / dx_i ||_1 after t updates of SGD, through the updates: (T // every, N).
+    """|| dL_t / dx_i ||_1 after t updates of SGD, through the updates: (T // every, P, N).
 
     Each of the T `batches` holds indices (B,) of inputs x (N, ...) and targets y, and makes one update of a
     copy of the network's parameters. L_t, after each `every`-th update, is the mean of `losses`, (N,), over
-    all examples. It depends on x_i only through the updates. All T updates are unrolled in memory. The
-    paper's measure is the mean over t.
+    all examples, or P sums weighted by the rows of `parts`, (P, N), such as the examples of each class for
+    the matrix of figure 3.4. It depends on x_i only through the updates. All T updates are unrolled in
+    memory. The paper's measure is the mean over t.
     """
+    weights = torch.full((1, len(x)), 1 / len(x)).to(x) if parts is None else parts
     steering = x.detach().clone().requires_grad_()
 
     def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -157,10 +160,14 @@ def loss_sensitivity(
             slopes = grad(loss)(parameters, steering[batch], y[batch])
             parameters = {n: p - lr * slopes[n] for n, p in parameters.items()}
             if t % every == 0:
-                later = loss(parameters, x.detach(), y)
-                (slope,) = torch.autograd.grad(later, steering, retain_graph=True)
-                found.append(slope.abs().flatten(1).sum(1))
+                each = losses(functional_call(network, parameters, (x.detach(),)), y)
+                found.append(torch.stack([_size(part, steering) for part in weights @ each]))
     return torch.stack(found)
+
+
+def _size(loss: Tensor, x: Tensor) -> Tensor:
+    (slope,) = torch.autograd.grad(loss, x, retain_graph=True)
+    return slope.abs().flatten(1).sum(1)
 
 
 def gini(values: Tensor) -> Tensor:
