@@ -71,10 +71,11 @@ def launch(sweep: Sweep, options: LaunchOptions) -> Counter[State]:
         launcher.warm_up()
     plan, options = _planned(sweep, options, results)
     plan, before, again = _with_stored(plan, results, stored, options)
-    left = again | {
-        i for i, s in before.items() if not s.final or (options.failed and not s.complete)
-    }
-    ids = tuple(i for i in plan.runs if i in left)
+    ids = tuple(
+        run_id
+        for run_id, state in before.items()
+        if run_id in again or not state.final or (options.failed and not state.complete)
+    )
     job = Job(name=sweep.name, results=results, specs=plan.runs, ids=ids, options=options)
     if options.dry_run:
         launcher.preview(job, terminal())
@@ -322,11 +323,15 @@ def _report(job: Job, trained: Mapping[str, State], states: Mapping[str, State])
     if elsewhere := sum(state is State.ELSEWHERE for state in trained.values()):
         console.say(f"Another launch is training {counted(elsewhere, 'run')}.")
     complete = {i: job.specs[i] for i, state in states.items() if state.complete}
-    for rule, count in _lacking(job, complete):
-        console.say(
-            f"Ended without the weights of {rule}, and not trained again: {counted(count, 'run')}. "
-            "A launch into a new directory trains them and keeps the weights."
-        )
+    rules = job.options.keep_weights
+    kept = job.results.kept_weights(complete) if rules else {}
+    for rule in rules:
+        judged = {*complete} if rule == LAST else find_rule(rule).judged([*complete.values()])
+        if lacking := sum(rule not in {name for name, _ in kept.get(i, ())} for i in judged):
+            console.say(
+                f"Ended without the weights of {rule}, and not trained again: {counted(lacking, 'run')}. "
+                "A launch into a new directory trains them and keeps the weights."
+            )
     if job.options.table and complete:
         _print_leaderboard(job.results)
     if State.FAILED in counts or State.BROKEN in counts:
@@ -334,17 +339,6 @@ def _report(job: Job, trained: Mapping[str, State], states: Mapping[str, State])
             f"`python -m oodbench.sweep status {job.results.path}` shows why runs failed; the same launch "
             "with --failed trains them again (in Python `failed=True`)."
         )
-
-
-def _lacking(job: Job, complete: Mapping[str, RunSpec]) -> Iterator[tuple[str, int]]:
-    """The rules that could judge some complete runs without having kept weights, with their number."""
-    rules = job.options.keep_weights
-    kept = job.results.kept_weights(complete) if rules else {}
-    for rule in rules:
-        judged = {*complete} if rule == LAST else find_rule(rule).judged([*complete.values()])
-        count = sum(rule not in {name for name, _ in kept.get(i, ())} for i in judged)
-        if count:
-            yield rule, count
 
 
 def _print_leaderboard(results: Directory) -> None:

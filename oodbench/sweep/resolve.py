@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
@@ -249,15 +250,19 @@ def _best_runs(frames: Tables, rule: str) -> dict[Any, str]:
     higher = known_direction(metric, plugins_of(frames)) if metric else runs["higher_is_better"]
     known = pd.DataFrame({"setting": settings, "higher": higher}, runs.index)
     planned = runs[~runs["helper"]].groupby(CHOSEN_FOR)["trial"].nunique().rename("planned")
-    chosen: dict[Any, str] = {}
     places = best_steps.join(known, on="run").join(planned, on=CHOSEN_FOR)
-    for place, group in places.groupby(CHOSEN_FOR, sort=False):
-        if group["trial"].nunique() < group["planned"].iloc[0]:
-            continue
-        sign = -1 if group["higher"].iloc[0] else 1
-        by_setting = group.assign(cost=sign * group["score"]).groupby("setting", sort=False)
-        costs = by_setting["cost"].agg(lambda cost: cost.mean(skipna=False))
-        order = pd.DataFrame({"cost": costs, "draw": by_setting["draw"].min()})
-        best = order.sort_values(["cost", "draw"], na_position="last").index[0]
-        chosen[place] = str(group.loc[group["setting"] == best, "id"].iloc[0])
+    trials = places.groupby(CHOSEN_FOR)["trial"].transform("nunique")
+    places = places[~(trials < places["planned"])]
+    sign = np.where(places["higher"], -1, 1)
+    by_setting = (
+        places.assign(cost=sign * places["score"])
+        .groupby([*CHOSEN_FOR, "setting"], sort=False)
+        .agg(
+            cost=("cost", lambda cost: cost.mean(skipna=False)),
+            draw=("draw", "min"),
+            id=("id", "first"),
+        )
+    )
+    order = by_setting.sort_values(["cost", "draw"], na_position="last")
+    chosen: dict[Any, str] = order.groupby(CHOSEN_FOR, sort=False)["id"].first().to_dict()
     return chosen
