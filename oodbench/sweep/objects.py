@@ -158,8 +158,9 @@ def imported(values: Mapping[str, Any], out: Path) -> Iterator[tuple[list[str], 
     """
     footers, others = dict[type, str](), dict[str, None]()
     for key, (registry, base) in KINDS.items():
-        entries = values.get(key, ())
-        names = {_named(entry) for entry in (entries if isinstance(entries, list) else [entries])}
+        entries = values.get(key)
+        listed = entries if isinstance(entries, list) else [entries]
+        names = [entry.get("name") if isinstance(entry, dict) else entry for entry in listed]
         for name, cls in registry.items():
             if cls.__module__ == MAIN and (name in names or _saved_file(out, cls).exists()):
                 adds = "register" if _is_plain(cls) else f"{registry.noun}s.add"
@@ -194,11 +195,6 @@ def _saved_file(out: Path, cls: type) -> Path:
     return out / PLUGINS / f"{SAVED}{cls.__name__}.py"
 
 
-def _named(entry: Any) -> Any:
-    name = entry.get("name") if isinstance(entry, dict) else entry
-    return name if isinstance(name, str) else None
-
-
 def _write(value: Any, out: Path, footers: Mapping[type, str], written: set[str]) -> None:
     if value.__name__ in written:
         return
@@ -207,7 +203,8 @@ def _write(value: Any, out: Path, footers: Mapping[type, str], written: set[str]
     text, names = ast.unparse(node), vars(sys.modules[MAIN])
     lines = []
     for name in sorted(_global_names(text) & names.keys() - {value.__name__}):
-        if _is_of_main(used := names[name]):
+        used = names[name]
+        if getattr(used, "__module__", None) == MAIN and hasattr(used, "__name__"):
             _write(used, out, footers, written)
             lines.append(f"from {SAVED}{used.__name__} import {used.__name__} as {name}")
         elif not name.startswith("__"):
@@ -226,10 +223,6 @@ def _origins(node: ast.stmt, text: str, before: int) -> dict[int, int]:
         if isinstance(copied, ast.stmt | ast.expr) and isinstance(ours, ast.stmt | ast.expr):
             found.setdefault(copied.lineno + before, ours.lineno)
     return found
-
-
-def _is_of_main(value: Any) -> bool:
-    return getattr(value, "__module__", None) == MAIN and hasattr(value, "__name__")
 
 
 def _definition(name: str) -> tuple[ast.stmt, str]:

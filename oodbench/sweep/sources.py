@@ -167,19 +167,18 @@ def _source(sweep: Sweep, dataset: Any, label: str, entry: Entry) -> Source:
             f"{MAX_EVALUATIONS:,} evaluations of a run: raise `evaluate_every`"
         )
     holdout = sweep.holdout if "holdout" in sweep.model_fields_set else float(dataset.holdout)
+    options = {}
+    for pretrained in (False, True):
+        values = {**asdict(dataset.options), **dataset.resolved_options(pretrained)}
+        options[pretrained] = identity(type(dataset.options), values)
     return Source(
         *(dataset, label, entry, network),
         steps=int(steps),
         evaluate_every=-(-int(steps) // 20) if every == "default" else every,
         holdout=0.0 if dataset.evaluation_environments else holdout,
         trials=sweep.trials,
-        options={each: _options(dataset, each) for each in (False, True)},
+        options=options,
     )
-
-
-def _options(dataset: Any, pretrained: bool) -> dict[str, Any]:
-    values = {**asdict(dataset.options), **dataset.resolved_options(pretrained)}
-    return identity(type(dataset.options), values)
 
 
 def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) -> Source:

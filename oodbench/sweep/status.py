@@ -31,18 +31,12 @@ REFRESH_SECONDS = 2.0
 
 def as_json(results: Directory) -> str:
     """The state of every run, and the number of runs by state, as JSON; `log` is the last job's output."""
-    stored, now = results.plan(), states(results)
-    runs = [
-        {
-            "id": i,
-            **coordinates(spec),
-            "state": _state(now[i]),
-            "note": now[i].note,
-            "log": None if now[i].log is None else str(now[i].log),
-        }
-        for spec in specs_of(stored["rows"])
-        for i in [spec.id]
-    ]
+    stored, now, runs = results.plan(), states(results), []
+    for spec in specs_of(stored["rows"]):
+        status = now[spec.id]
+        log = None if status.log is None else str(status.log)
+        values = {"state": _state(status), "note": status.note, "log": log}
+        runs.append({"id": spec.id, **coordinates(spec), **values})
     counts = Counter(str(run["state"]) for run in runs)
     return json.dumps({"name": stored["name"], "counts": counts, "runs": runs}, indent=1)
 
@@ -89,8 +83,7 @@ def render(results: Directory, now: dict[str, RunStatus], console: Terminal) -> 
         f"{'Stale: ' if reason.is_known else ''}{reason.sentence}."
         for reason in reasons(results, specs, now)
     ]
-    moved = ended(results.path)
-    texts += [f"{sentence}." for sentence in moved.wrong]
+    texts += [f"{sentence}." for sentence in ended(results.path).wrong]
     if weights := [w for of in results.kept_weights(specs).values() for w in of.values()]:
         size = sum(path.stat().st_size for path in weights)
         texts.append(f"Kept weights: {len(weights)} files, {size / 2**20:.1f} MB.")

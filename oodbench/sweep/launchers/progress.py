@@ -70,7 +70,10 @@ class Display:
         self._progress = progress(self.console, most)
         self._sweep = self._progress.add_task("runs", total=self.total, completed=self.count)
         self._bars = [self._progress.add_task("", visible=False) for _ in range(workers)]
-        self._notebook = _notebook_bar(self.total) if self.console.is_jupyter else None
+        self._notebook: Any = None
+        if self.console.is_jupyter:
+            self._notebook = import_module("IPython.display").ProgressBar(self.total)
+            self._notebook.display()
 
     def __enter__(self) -> "Display":
         self._progress.start()
@@ -114,10 +117,3 @@ class Display:
             pace = (time.monotonic() - self.started_at) / (self.count - self.before)
             text += f", about {duration((self.total - self.count) * pace)} left"
         self.console.say(text)
-
-
-def _notebook_bar(runs: int) -> Any:
-    display: Any = import_module("IPython.display")  # notebooks have it
-    bar = display.ProgressBar(runs)
-    bar.display()
-    return bar

@@ -32,7 +32,7 @@ from oodbench.registry import checkout
 from oodbench.results.directory import Directory, compact
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import DamagedFile, Heartbeat, read_file
+from oodbench.results.schemas import DamagedFile, read_file
 from oodbench.sweep.launchers import Job, Launcher, Resources, RunStatus, progress_note, register
 from oodbench.sweep.launchers.local import train_in_pool, with_retries
 from oodbench.sweep.launchers.worker import stop
@@ -433,7 +433,12 @@ def _state_of(
         return (State.QUEUED, jobs) if state is State.PLANNED else (state, progress_note(beat))
     job = jobs.get((submission.job, index))
     if job is not None and job.state in ACTIVE:
-        return _active(job, beat)
+        if job.state == "PENDING":
+            return State.QUEUED, f"job {job.id}: {job.reason}"
+        begins = job.state in ("REQUEUED", "CONFIGURING")
+        if beat is None or begins or beat.job not in (None, job.id):
+            return State.QUEUED, f"waits in job {job.id} on {job.node}"
+        return State.RUNNING, progress_note(beat)
     if state is State.RUNNING and beat is not None and time.time() - beat.time < SILENT:
         return state, progress_note(beat)
     note = f"job {submission.job_id(index)} "
@@ -443,15 +448,6 @@ def _state_of(
             ", with an empty log: can the node see the results directory, and has the disk room?"
         )
     return State.LOST, note
-
-
-def _active(job: QueuedJob, beat: Heartbeat | None) -> tuple[State, str]:
-    if job.state == "PENDING":
-        return State.QUEUED, f"job {job.id}: {job.reason}"
-    begins = job.state in ("REQUEUED", "CONFIGURING")
-    if beat is None or begins or beat.job not in (None, job.id):
-        return State.QUEUED, f"waits in job {job.id} on {job.node}"
-    return State.RUNNING, progress_note(beat)
 
 
 def ask(*command: str) -> str:
