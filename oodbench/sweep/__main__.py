@@ -146,9 +146,10 @@ def show_time(plan: Plan, data_dir: Path | None, workers: int | None) -> None:
         ]
         raise UserError(several(f"sweep '{sweep.name}'", failing))
     count = workers or os.cpu_count() or 1
+    seconds = sum(map(expected.seconds_of, plan.runs.values()))
     console.say(
-        f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "
-        f"{duration(expected.seconds / count)} with {counted(count, 'worker')}."
+        f"About {duration(seconds)} of training and evaluation on one core of this machine, "
+        f"{duration(seconds / count)} with {counted(count, 'worker')}."
     )
     if shutil.which("sbatch") or sweep.resources.keys() - Resources.model_fields:
         asked = SlurmResources.of(sweep.resources)

@@ -29,19 +29,17 @@ SAMPLE = 8
 class Forecast:
     """The expected time of some runs, and how they are trained. Rows are named `LABEL on DATASET`."""
 
-    seconds: float = 0.0
-    """Seconds of training and evaluation of all runs on one thread."""
     of_run: dict[str, float] = field(default_factory=dict)
-    """Seconds of a run of each measured row."""
+    """Seconds of training and evaluation of a run of each measured row, on one thread."""
     unmeasured: list[str] = field(default_factory=list)
-    """The rows that were not measured in time; their runs are assumed to cost the mean of all."""
+    """The rows that were not measured in time; see `seconds_of`."""
     failing: dict[str, str] = field(default_factory=dict)
-    """Why the first steps of a row fail; `seconds` does not count its runs."""
+    """Why the first steps of a row fail."""
     alone: dict[str, str] = field(default_factory=dict)
     """Why the runs of a row are trained one at a time."""
 
-    def seconds_of(self, spec: RunSpec, otherwise: float) -> float:
-        """Seconds of a run: those of its row, or the mean of all rows, or `otherwise` without any."""
+    def seconds_of(self, spec: RunSpec, otherwise: float = 0.0) -> float:
+        """Seconds of a run: those of its row, else the mean of the measured rows, else `otherwise`."""
         mean = sum(self.of_run.values()) / len(self.of_run) if self.of_run else otherwise
         return self.of_run.get(row_of(spec), mean)
 
@@ -58,8 +56,7 @@ def forecast(
 ) -> Forecast:
     """Measure a few steps and an evaluation of a bundle of every row, then of further bundles, on the CPU.
 
-    No measurement starts after `TOTAL` seconds. Unmeasured runs are assumed to cost the mean of the
-    measured runs in their row, or in all rows. `progress` is called with the row that is measured next and
+    No measurement starts after `TOTAL` seconds. `progress` is called with the row that is measured next and
     the share of the work that is done.
     """
     from oodbench.algorithms import algorithms
@@ -100,11 +97,7 @@ def forecast(
             alone[row] = reason
     result.alone = {row: alone[row] for row in rows if row in alone}
     result.of_run = {row: seconds[row] / runs[row] for row in rows if runs[row]}
-    usual = sum(seconds.values()) / max(1, sum(runs.values()))
-    left = [row for row in rows if row not in result.failing]
-    for row in left:
-        result.seconds += sum(map(len, rows[row].values())) * result.of_run.get(row, usual)
-    result.unmeasured = [row for row in left if row not in result.of_run]
+    result.unmeasured = [row for row in rows if not runs[row] and row not in result.failing]
     return result
 
 

@@ -477,6 +477,7 @@ def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
     from oodbench.datasets import datasets
     from oodbench.networks.base import networks
 
+    keywords = ("all", "default")
     listed: list[tuple[Registry[Any], Any]] = [
         (datasets, values.get("datasets")),
         (algorithms, values.get("algorithms")),
@@ -485,7 +486,5 @@ def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
     for registry, items in listed:
         for item in items if isinstance(items, list) else ():
             name = item.get("name") if isinstance(item, Mapping) else item
-            if not isinstance(name, str) or name in ("all", "default"):
-                continue
-            if registry.find(name) is None:
+            if isinstance(name, str) and name not in keywords and registry.find(name) is None:
                 yield str(unknown(registry.noun, name, registry, hint=PLUGIN_HINT))

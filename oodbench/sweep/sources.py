@@ -64,7 +64,7 @@ class Source:
     trials: Sequence[int]
     options: Mapping[bool, dict[str, Any]]
     """The options of runs without (False) and with (True) a pretrained network."""
-    noise: dict[str, Any] | None = None
+    noise: dict[str, Any] | None
     """The noise in the labels or targets of training data, see `oodbench.data.noise`."""
     tests: Sequence[tuple[str, ...]] = ()
     """The sets of test environments."""
@@ -112,8 +112,7 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
                 hint = "leave one out, or " * same + "give them a `label` each"
                 raise UserError(f"two datasets are called '{label}': {hint}")
             settings = sweep.on(entry)
-            source = replace(_source(settings, dataset, label, entry), noise=noise)
-            by_label[label] = source
+            source = by_label[label] = _source(settings, dataset, label, entry, noise)
             by_label[label] = _with_environments(settings, source)
     return list(by_label.values())
 
@@ -150,7 +149,9 @@ def looked_up(entry: Entry, data_dir: Path | None) -> tuple[Any, str, dict[str, 
     return dataset, label, noise
 
 
-def _source(sweep: Sweep, dataset: Any, label: str, entry: Entry) -> Source:
+def _source(
+    sweep: Sweep, dataset: Any, label: str, entry: Entry, noise: dict[str, Any] | None
+) -> Source:
     from oodbench.networks.base import networks
 
     _ = dataset.higher_is_better  # or a UserError
@@ -178,6 +179,7 @@ def _source(sweep: Sweep, dataset: Any, label: str, entry: Entry) -> Source:
         holdout=0.0 if dataset.evaluation_environments else holdout,
         trials=sweep.trials,
         options=options,
+        noise=noise,
     )
 
 
@@ -196,7 +198,7 @@ def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) ->
             f"{source.label}: it would be another dataset's ceiling"
         )
     dataset.check()
-    ceiling = _source(sweep.on(source.entry), dataset, source.label, source.entry)
+    ceiling = _source(sweep.on(source.entry), dataset, source.label, source.entry, noise=None)
     return replace(ceiling, tests=source.tests, validation=source.validation)
 
 
