@@ -14,7 +14,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
 from oodbench.results.tables import tidy
-from oodbench.sweep.file import Keys, Sweep, takes_keys, validate
+from oodbench.sweep.file import Keys, Sweep, from_commas, takes_keys, validate
 from oodbench.sweep.launch import KEEP, RETRAIN, check_rules, launch, reasons, settled, store_plan
 from oodbench.sweep.launchers import LaunchOptions, statuses_on_disk
 from oodbench.sweep.objects import imported, named
@@ -47,7 +47,7 @@ def sweep(arguments: dict[str, Any]) -> Results:
     if options["stale"] not in ("", RETRAIN, KEEP):
         raise UserError(f"{SWEEP}: `stale` is {RETRAIN} or {KEEP}, not {options['stale']!r}")
     options["threads"] = whole_number(options["threads"], "threads", 1, MOST_THREADS)
-    options["observers"] = tuple(options["observers"])
+    options["observers"] = tuple(from_commas(options["observers"]))
     whole_number(options["retries"], "retries")
     if options["workers"] is not None:
         whole_number(options["workers"], "workers", 1, MOST_THREADS)

@@ -206,6 +206,7 @@ class Unnamed(datasets.Dataset):
             r"Conversion failed for column id with type object; `\.astype\(str\)` makes texts",
         ),
         ({"stale": "yes"}, "`stale` is retrain or keep, not 'yes'"),
+        ({"observers": "wanddb"}, "unknown observer 'wanddb'; did you mean wandb"),
         ({"workers": 0}, "`workers` must be a whole number from 1"),
         ({"out": None}, "`out` must be a results directory"),
     ],
