@@ -13,7 +13,6 @@ from oodbench.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from oodbench.train.loop import Program
-    from oodbench.train.run import Run
 
 BUDGET = 0.05
 """Seconds for which the updates of a bundle are measured, and again for its evaluation."""
@@ -114,21 +113,21 @@ def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float,
             several = [run, *(Run(spec, settings) for spec in bundle[1:SAMPLE])]
             key = vectorized.program_key
             alike = [each for each in several if key(each) == key(run)]
-            return _seconds(vectorized.VectorizedProgram(alike), alike, bundle), None
+            return _seconds(vectorized.VectorizedProgram(alike), bundle), None
         except Exception as error:  # a launch trains these runs one at a time, too
             reason = vectorized.explained(error) or described(error)
             run = Run(bundle[0], settings)
-    return _seconds(Program([run]), [run], bundle), reason
+    return _seconds(Program([run]), bundle), reason
 
 
-def _seconds(program: "Program", runs: "Sequence[Run]", bundle: Sequence[RunSpec]) -> float:
+def _seconds(program: "Program", bundle: Sequence[RunSpec]) -> float:
     steps = bundle[0].steps
     step = _timed_steps(program, 1)
     if step < SLOW_STEP and steps > 1:  # the first step is slower than the rest
         step = _timed_steps(program, steps - 1)
     evaluations = sum(len(spec.due()) for spec in bundle)
-    of_steps = sum(spec.steps for spec in bundle) * step / len(runs)
-    return of_steps + evaluations * _evaluation(program, runs)
+    of_steps = sum(spec.steps for spec in bundle) * step / len(program.runs)
+    return of_steps + evaluations * _evaluation(program)
 
 
 def _timed_steps(program: "Program", most: int) -> float:
@@ -139,17 +138,17 @@ def _timed_steps(program: "Program", most: int) -> float:
     return (time.perf_counter() - start) / steps
 
 
-def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
+def _evaluation(program: "Program") -> float:
     """The seconds of an evaluation of one run, extrapolated if it takes long."""
     import torch
 
     from oodbench.train.evaluate import predictions
 
     start = time.perf_counter()
-    if len(runs) > 1:
-        program.evaluate(range(len(runs)))
-        return (time.perf_counter() - start) / len(runs)
-    (run,) = runs
+    run, *others = program.runs
+    if others:
+        program.evaluate(range(len(program.runs)))
+        return (time.perf_counter() - start) / len(program.runs)
     run.algorithm.eval()
     examples = 0
     with torch.no_grad():
