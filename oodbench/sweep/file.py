@@ -455,8 +455,8 @@ def _under(protocol: Sweep, sweep: Sweep, given: Iterable[str]) -> Sweep:
 def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ()) -> Sweep:
     """Make a sweep of plain values; raises UserError with all mistakes in them, by key.
 
-    If there are any, unknown names are listed, too; for these the file's plug-ins and further `plugins` are
-    imported.
+    The error also lists unknown names. To know the names of plug-ins, it imports those of the file and
+    further `plugins`.
     """
     try:
         return Sweep.model_validate(values)

@@ -138,7 +138,7 @@ def _usable(names: Iterable[str]) -> Iterator[str]:
 
 
 def _continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
-    """The sweep with a stored plan's plug-ins, and with its kind of draws unless the file sets them."""
+    """The sweep with the plug-ins of a stored plan, and with its kind of draws unless the file sets one."""
     settings = stored.get("settings", {})
     kept = {
         key: settings["sweep"][key]

@@ -1,4 +1,4 @@
-"""Takes objects that scripts and notebooks pass for names: classes, datasets and data frames.
+"""Turns classes, datasets and data frames of a script or a notebook into the names and files of a sweep.
 
 A worker is another process, which does not run the script again. So the source of a script's class is
 written into OUT/plugins/saved_NAME.py, with the imports and constants that the class uses. The script's
@@ -49,7 +49,7 @@ KINDS: Mapping[str, tuple[Registry[Any], type]] = {
 
 
 def plain(value: Any) -> Any:
-    """Python's values as those of a file: arrays and tuples as lists, numpy's numbers, paths as texts."""
+    """The values as a file would hold them: arrays and tuples as lists, numpy's numbers, paths as texts."""
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | range):
@@ -151,10 +151,10 @@ def _folder(out: Path, name: str) -> Path:
 
 @contextmanager
 def imported(values: Mapping[str, Any], out: Path) -> Iterator[tuple[list[str], list[str]]]:
-    """Have workers find the user's classes that the values of a sweep file name.
+    """Within the block, workers can import the user's classes that the values of a sweep file name.
 
-    Yields the modules that define the classes, and the names of the classes of `__main__`. During the block
-    the latter belong to saved modules. Raises UserError for a class whose source is not known.
+    Yields the modules that define the classes, and the names of the classes of `__main__`, which belong to
+    saved modules during the block. Raises UserError for a class whose source is not known.
     """
     footers, others = dict[type, str](), dict[str, None]()
     for key, (registry, base) in KINDS.items():
