@@ -141,7 +141,7 @@ def run(
     from oodbench.sweep.__main__ import show_time
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan, show_plan
-    from oodbench.sweep.sources import looked_up
+    from oodbench.sweep.resolve import looked_up
 
     board = find_board(name)
     labels = [label for text in algorithms or ["all"] for label in from_commas(text) if label]

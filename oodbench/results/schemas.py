@@ -142,7 +142,7 @@ class ProcessHeartbeat(File):
 
 
 class ChosenOnce(TypedDict):
-    """How an earlier sweep chose the hyperparameters, see `oodbench.sweep.resolve`."""
+    """How an earlier sweep chose the hyperparameters, see `oodbench.sweep.chosen`."""
 
     results: str
     rule: str

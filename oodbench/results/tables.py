@@ -269,6 +269,6 @@ def tidy(frames: Tables) -> pd.DataFrame:
 
 
 def chosen_once(about: Mapping[str, Any]) -> str:
-    """How an earlier sweep has chosen hyperparameters, see `oodbench.sweep.resolve`."""
+    """How an earlier sweep has chosen hyperparameters, see `oodbench.sweep.chosen`."""
     draws, trials = counted(about["draws"], "draw"), counted(len(about["trials"]), "other trial")
     return f"chosen once, by {about['rule']} in {about['results']}, among {draws} in {trials}"

@@ -16,10 +16,18 @@ from oodbench.notes import Finding, sentences
 from oodbench.results.run_spec import OPTIONS, RunSpec
 from oodbench.results.tables import chosen_once
 from oodbench.selection import Rule, find_rule, require_evidence
-from oodbench.sweep import resolve, sources
+from oodbench.sweep.chosen import Chosen, chosen_draws, chosen_in
 from oodbench.sweep.file import Row, Sweep, validate
 from oodbench.sweep.launchers import check_resources
-from oodbench.sweep.sources import Measured, Problems, Source
+from oodbench.sweep.resolve import (
+    Problems,
+    Source,
+    ceiling_of,
+    check_packages,
+    draws_of,
+    methods_of,
+    sources_of,
+)
 from oodbench.terminal import Terminal, counted
 
 if TYPE_CHECKING:
@@ -73,6 +81,19 @@ class Plan:
         return next(iter(self.runs.values()))
 
 
+class Measured(NamedTuple):
+    """What is known from the examples of a dataset's first trial."""
+
+    discrete: bool
+    """Whether the inputs have few values, see `oodbench.data.preparation.is_discrete`."""
+    sizes: Mapping[str, int]
+    """The number of examples to train on in each environment."""
+    counts: Mapping[str, tuple[int, ...]]
+    """The numbers of examples in each group, see `Problem.counts`; empty for tasks without classes."""
+    findings: Sequence[Finding]
+    """The findings of an audit of the data."""
+
+
 class Cell(NamedTuple):
     """A row on a dataset with a set of test environments."""
 
@@ -96,26 +117,26 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     rule = None
     with problems.noted():
         rule = _rule(sweep)
-    methods = resolve.methods_of(sweep.algorithms, problems)
-    listed = sources.sources_of(sweep, data_dir, problems)
-    chosen: resolve.Chosen | None = None
+    methods = methods_of(sweep.algorithms, problems)
+    listed = sources_of(sweep, data_dir, problems)
+    chosen: Chosen | None = None
     cells: list[Cell] = []
     with _warnings_of_files() as notes_on_weights, problems.noted():
         _check_size(sweep, listed, len(methods))
         if sweep.hparams_from is not None:
             trials = sorted({trial for source in listed for trial in source.trials})
-            chosen = resolve.chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
+            chosen = chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
         for source in listed:
             of_rows: list[list[Cell]] = []
             for row, algorithm in methods:
                 with problems.noted():
-                    of = sources.ceiling_of(sweep, row, source, data_dir)
+                    of = ceiling_of(sweep, row, source, data_dir)
                     of_rows.append(_cells(sweep, of, row, algorithm, chosen))
             cells += chain.from_iterable(zip(*of_rows, strict=True))
     problems.tell()
     if to_train:
-        resolve.check_packages({row.name: algorithm for row, algorithm in methods})
-    known = {source.label: sources.measured(source) for source in listed}
+        check_packages({row.name: algorithm for row, algorithm in methods})
+    known = {source.label: measured(source) for source in listed}
     rows, impossible = _possible(cells, known, sweep.attributes)
     if rule is not None and rows:
         datasets = {source.label: source.dataset for source in listed}
@@ -178,17 +199,17 @@ def _cells(
     source: Source,
     row: Row,
     algorithm: "type[Algorithm]",
-    chosen: resolve.Chosen | None,
+    chosen: Chosen | None,
 ) -> list[Cell]:
     """The cells of a row on a dataset, by test environments."""
     from oodbench.networks.base import networks
 
     network = networks.get(source.network.name)
-    draws = {} if chosen else resolve.draws_of(sweep, source, row, algorithm)
+    draws = {} if chosen else draws_of(sweep, source, row, algorithm)
     options = {key: getattr(sweep, key) for key in OPTIONS}
     cells = []
     for tests in source.tests:
-        of_tests = resolve.chosen_draws(row, source, tests, chosen) if chosen else draws
+        of_tests = chosen_draws(row, source, tests, chosen) if chosen else draws
         validation = {t: source.validation_environments(tests, t) for t in source.trials}
         runs = [
             RunSpec(
@@ -220,6 +241,35 @@ def _cells(
     return cells
 
 
+def measured(source: Source) -> Measured:
+    """Load the examples of a dataset's first trial, and audit them."""
+    from oodbench.data.audit import audit
+    from oodbench.data.preparation import is_discrete, load_checked
+    from oodbench.train.loading import groups_of, split
+
+    dataset, trial = source.dataset, source.trials[0]
+    environments = load_checked(dataset, trial)
+    # the other trials of generated data have other examples
+    known = source.trials if dataset.files_read else source.trials[:1]
+    splits = {
+        name: {t: split(environment, source.holdout, dataset.name, name, t) for t in known}
+        for name, environment in environments.items()
+    }
+    first = {name: of_trials[trial] for name, of_trials in splits.items()}
+    known_labels = {name: dataset.task.known(e.y) for name, e in environments.items()}
+    labelled = {n: {h: i[known_labels[n][i]] for h, i in of.items()} for n, of in first.items()}
+    groups = groups_of(dataset, environments, labelled)
+    outs = {n: {t: s["out"] for t, s in each.items() if "out" in s} for n, each in splits.items()}
+    never = () if isinstance(source.validation, int) else source.validation
+    roles = [(tests, dataset.trainable({*tests, *never})) for tests in source.tests]
+    return Measured(
+        discrete=is_discrete(dataset, environments),
+        sizes={name: len(halves["in"]) for name, halves in first.items()},
+        counts={name: tuple(of["in"].counts) for name, of in groups.items() if "in" in of},
+        findings=audit(dataset, environments, roles, outs=outs, trial=trial),
+    )
+
+
 def _possible(
     cells: Iterable[Cell], known: Mapping[str, Measured], attributes: str
 ) -> tuple[list[RunSpec], list[Impossible]]:
@@ -228,14 +278,14 @@ def _possible(
     impossible: list[Impossible] = []
     for cell in cells:
         first = cell.runs[0]
-        measured = known[first.dataset_name]
-        if reason := _reason_against(cell, measured, attributes):
+        data = known[first.dataset_name]
+        if reason := _reason_against(cell, data, attributes):
             tests = first.test_environments
             impossible.append(Impossible(first.dataset_name, first.label, tests, reason))
             continue
         for held_out in {spec.held_out: spec for spec in cell.runs}.values():
             names = _training_environments(cell.dataset, held_out)
-            if empty := [name for name in names if not measured.sizes[name]]:
+            if empty := [name for name in names if not data.sizes[name]]:
                 has_groups = len(cell.dataset.cluster_names) > 0
                 why = "the option `group` leaves none; " if has_groups else ""
                 raise UserError(
@@ -350,7 +400,7 @@ def _training_environments(dataset: Any, spec: RunSpec) -> tuple[str, ...]:
     return names
 
 
-def _reason_against(cell: Cell, measured: Measured, attributes: str) -> str | None:
+def _reason_against(cell: Cell, data: Measured, attributes: str) -> str | None:
     from oodbench.algorithms import Problem, why_skipped
     from oodbench.networks.base import networks
     from oodbench.train import adapted, averages
@@ -363,11 +413,11 @@ def _reason_against(cell: Cell, measured: Measured, attributes: str) -> str | No
         dataset.task,
         names,
         first.steps,
-        counts=tuple(measured.counts[n] for n in names if n in measured.counts),
+        counts=tuple(data.counts[n] for n in names if n in data.counts),
         attributes=len(dataset.attributes),
         pretrained=all(network.is_pretrained(spec.network_hparams) for spec in of_draws),
         zero_shot=all(network.is_zero_shot(spec.network_hparams) for spec in of_draws),
-        discrete=measured.discrete,
+        discrete=data.discrete,
     )
     unseen = replace(problem, attributes=0, counts=()) if attributes != "training" else problem
     for spec in of_draws:

@@ -1,59 +1,93 @@
-"""Looks up the methods of a sweep's rows, and draws the hyperparameters of their runs."""
+"""Resolves the names of a sweep: its datasets with their environments, its methods, their hyperparameters.
+
+No examples are loaded. The problems of a sweep are collected, and reported all at once.
+"""
 
 import importlib.util
-import json
+import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.hparams import draw as draw_hparams
 from oodbench.hparams import identity, rates_family
-from oodbench.metrics import known_direction
 from oodbench.registry import CHANGES
-from oodbench.results.directory import Directory
-from oodbench.results.read import read_results
-from oodbench.results.run_spec import CONSTANT, RunSpec
-from oodbench.results.tables import Tables, plugins_of
-from oodbench.selection import find_rule, sees_test, usual
-from oodbench.selection.judge import judge
-from oodbench.sweep.file import KIND, Row, Sweep
-from oodbench.sweep.sources import Problems, Source, sources_of
-from oodbench.validation import short
+from oodbench.results.run_spec import CONSTANT
+from oodbench.seeds import derive
+from oodbench.sweep.file import KIND, Component, DatasetSettings, Entry, Row, Sweep, component
+from oodbench.terminal import printable
+from oodbench.validation import several, short
 
 if TYPE_CHECKING:
     from oodbench.algorithms import Algorithm
 
-CHOSEN_FOR = ["dataset_label", "label", "test_environments"]
-"""The columns of runs among which hyperparameters are chosen."""
+MAX_EVALUATIONS = 100_000
+"""The most evaluations of one run."""
 
 
-class Draw(NamedTuple):
-    """The drawn fields of a run's spec."""
+class Problems:
+    """Collects the problems of a sweep, to report all of them at once."""
 
-    hparams: dict[str, Any]
-    network_hparams: dict[str, Any]
-    adapt: dict[str, Any] | None
+    def __init__(self, sweep: str) -> None:
+        self.place = f"sweep '{sweep}'"
+        self.found: list[UserError] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Collect a UserError raised in the block."""
+        try:
+            yield
+        except UserError as error:
+            self.found.append(error)
+
+    def tell(self) -> None:
+        """Raise the collected errors as one, which is a MissingError if all of them are."""
+        if not self.found:
+            return
+        texts = [printable(str(problem)) for problem in self.found]
+        missing = [problem for problem in self.found if isinstance(problem, MissingError)]
+        if len(missing) == len(self.found):
+            text = texts[0] if len(set(texts)) == 1 else several(self.place, texts)
+            raise MissingError(text, missing[0].command)
+        raise UserError(several(self.place, texts)) from self.found[0]
 
 
-Draws = Mapping[tuple[int, int], Draw]
-"""Hyperparameters by draw and trial."""
+@dataclass(frozen=True)
+class Source:
+    """A dataset of a sweep, with the file's settings of its runs."""
 
+    dataset: Any
+    label: str
+    """The dataset's name in tables."""
+    entry: Entry
+    network: Component
+    """The network, with the hyperparameters that sweep and dataset fix."""
+    steps: int
+    evaluate_every: int
+    holdout: float
+    trials: Sequence[int]
+    options: Mapping[bool, dict[str, Any]]
+    """The options of runs without (False) and with (True) a pretrained network."""
+    noise: dict[str, Any] | None
+    """The noise in the labels or targets of training data, see `oodbench.data.noise`."""
+    tests: Sequence[tuple[str, ...]] = ()
+    """The sets of test environments."""
+    validation: int | tuple[str, ...] = ()
+    """The environments that are held out for selection, or their number, for a draw in each trial."""
 
-class Chosen(NamedTuple):
-    """The hyperparameters that an earlier sweep has chosen."""
-
-    about: dict[str, Any]
-    """Its `results` directory, selection `rule`, number of `draws`, and `trials`."""
-    runs: Mapping[tuple[str, str, tuple[str, ...]], RunSpec]
-    """The chosen run for each dataset, row and set of test environments (CHOSEN_FOR)."""
+    def validation_environments(self, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
+        """The environments that runs with these test environments hold out for selection in a trial."""
+        if not isinstance(self.validation, int):
+            return tuple(name for name in self.validation if name not in tests)
+        free = self.dataset.trainable(tests)
+        stream = random.Random(derive("validation", self.dataset.name, tests, trial))
+        return tuple(sorted(stream.sample(free, self.validation), key=free.index))
 
 
 def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
@@ -137,34 +171,197 @@ def _check_rows(rows: Sequence[Row]) -> None:
             )
 
 
+def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[Source]:
+    """The datasets of a sweep whose data exist. Problems are collected.
+
+    A dataset with wrong environments is returned with empty `tests`, so that its other problems are found.
+    """
+    from oodbench.networks.base import networks
+
+    by_label: dict[str, Source] = {}
+    with problems.noted():  # even if every dataset has another network
+        if (name := component(sweep.network).name) != "default":
+            networks.get(name, hint=PLUGIN_HINT)
+    for entry in sweep.datasets:
+        with problems.noted():
+            dataset, label, noise = looked_up(entry, data_dir)
+            if label in by_label:
+                same = by_label[label].dataset.options == dataset.options
+                hint = "leave one out, or " * same + "give them a `label` each"
+                raise UserError(f"two datasets are called '{label}': {hint}")
+            settings = sweep.on(entry)
+            source = by_label[label] = _source(settings, dataset, label, entry, noise)
+            by_label[label] = _with_environments(settings, source)
+    return list(by_label.values())
+
+
+def looked_up(entry: Entry, data_dir: Path | None) -> tuple[Any, str, dict[str, Any] | None]:
+    """The dataset of an entry, its label, and the noise in its training.
+
+    Raises UserError for mistakes, and MissingError for data or a package with the command that gets it.
+    """
+    from oodbench.data.noise import KEYS, PARTS, checked
+    from oodbench.datasets import datasets, make
+
+    name, label, options = entry.name, entry.label, entry.options
+    # such as ColoredMNIST's label_noise
+    known = {f.name for f in fields(datasets.get(name, hint=PLUGIN_HINT).Options)}
+    keys = {key: options.pop(key) for key in KEYS if key in options and key not in known}
+    for key in options.keys() - known:
+        if key in DatasetSettings.model_fields:
+            raise UserError(
+                f"'{key}' of {name} belongs under `training`: `training: {{{key}: ...}}`"
+            )
+        if key in PARTS:
+            shown = ", ".join(f"{part}: ..." for part in dict.fromkeys(["amount", key]))
+            raise UserError(
+                f"'{key}' of {name} belongs under `label_noise`: `label_noise: {{{shown}}}`"
+            )
+    dataset = make(name, options, data_dir)
+    dataset.check()
+    noise = checked(dataset, keys)
+    if label is None:
+        label = dataset.label
+        if noise:
+            label += f", {noise['kind']}={noise['amount']}{', pairs' if noise['pairs'] else ''}"
+    return dataset, label, noise
+
+
+def _source(
+    sweep: Sweep, dataset: Any, label: str, entry: Entry, noise: dict[str, Any] | None
+) -> Source:
+    from oodbench.networks.base import networks
+
+    _ = dataset.higher_is_better  # or a UserError
+    network = component(sweep.network)
+    if network.name in ("default", dataset.network):
+        fixed = {**dataset.network_hparams, **network.hparams}
+        network = Component(name=dataset.network, hparams=fixed)
+    networks.get(network.name, hint=PLUGIN_HINT)
+    steps = dataset.metadata.steps if sweep.steps == "default" else sweep.steps
+    every = sweep.evaluate_every
+    if every != "default" and int(steps) > MAX_EVALUATIONS * every:
+        raise UserError(
+            f"{label}: {int(steps):,} steps with an evaluation every {every} are more than "
+            f"{MAX_EVALUATIONS:,} evaluations of a run: raise `evaluate_every`"
+        )
+    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else float(dataset.holdout)
+    options = {}
+    for pretrained in (False, True):
+        values = {**asdict(dataset.options), **dataset.resolved_options(pretrained)}
+        options[pretrained] = identity(type(dataset.options), values)
+    return Source(
+        *(dataset, label, entry, network),
+        steps=int(steps),
+        evaluate_every=-(-int(steps) // 20) if every == "default" else every,
+        holdout=0.0 if dataset.evaluation_environments else holdout,
+        trials=sweep.trials,
+        options=options,
+        noise=noise,
+    )
+
+
+def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) -> Source:
+    """The dataset that a row trains on; for a ceiling with the `ceiling` options of dataset and row."""
+    from oodbench.datasets import make
+
+    options = {**source.entry.ceiling, **row.options}
+    if not row.ceiling or not options:
+        return source
+    usual = source.dataset
+    dataset = make(usual.name, asdict(usual.options) | options, data_dir)
+    if (dataset.environments, dataset.task) != (usual.environments, usual.task):
+        raise UserError(
+            f"the options of {short(row.title)} change the environments or the task of "
+            f"{source.label}: it would be another dataset's ceiling"
+        )
+    dataset.check()
+    ceiling = _source(sweep.on(source.entry), dataset, source.label, source.entry, noise=None)
+    return replace(ceiling, tests=source.tests, validation=source.validation)
+
+
+def _with_environments(sweep: Sweep, source: Source) -> Source:
+    dataset = source.dataset
+    tests = [_known(source, "test_environments", names) for names in _test_sets(sweep, dataset)]
+    for names in tests:
+        if not names or len(set(names)) < len(names):
+            raise UserError(
+                f"test_environments must be lists of different names, not {short(list(names))}"
+            )
+    tests = [tuple(sorted(names, key=dataset.environments.index)) for names in tests]
+    for names, count in Counter(tests).items():
+        if count > 1:
+            raise UserError(f"test_environments lists {' and '.join(names)} more than once")
+    validation = _validation(sweep, source, tests)
+    noisy = (source.noise or {}).get("amount")
+    for name in noisy if isinstance(noisy, dict) else ():
+        if tests and all(name in names for names in tests):
+            raise UserError(
+                f"the noise of {source.label} in '{name}': a test environment stays clean"
+            )
+    return replace(source, tests=tests, validation=validation)
+
+
+def _test_sets(sweep: Sweep, dataset: Any) -> Sequence[Sequence[str | float]]:
+    wanted = sweep.test_environments
+    if wanted == "default":
+        return [dataset.test_environments]
+    if isinstance(wanted, list):
+        return [each for each in wanted if isinstance(each, list)] or [cast(Any, wanted)]
+    pairs = combinations(dataset.environments, 2) if wanted == "pairs" else ()
+    return [*((name,) for name in dataset.environments), *pairs]
+
+
+def _validation(
+    sweep: Sweep, source: Source, tests: Sequence[tuple[str, ...]]
+) -> int | tuple[str, ...]:
+    wanted, key = sweep.validation_environments, "validation_environments"
+    if wanted == "default":
+        return _known(source, key, source.dataset.validation_environments)
+    if isinstance(wanted, int):
+        for free in map(source.dataset.trainable, tests):
+            if wanted >= len(free):
+                raise UserError(
+                    f"{source.label} has {len(free)} environments besides the test ones: "
+                    f"{wanted} validation environments leave none to train on"
+                )
+        return wanted
+    names = () if wanted == "none" else _known(source, key, cast(Any, wanted))
+    for name in names:
+        if any(name in of_set for of_set in tests):
+            raise UserError(f"environment '{name}' of {source.label} is both test and validation")
+    return names
+
+
+def _known(source: Source, key: str, listed: Sequence[str | float]) -> tuple[str, ...]:
+    """The environments that a key lists; raises UserError for an unknown one."""
+    # YAML reads the environment 0.9 as a number
+    names = tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in listed)
+    for name in names:
+        if name not in source.dataset.environments:
+            place, known = f"{key} of {source.label}", source.dataset.environments
+            hint = " (`each` holds out one after the other)" * key.startswith("test")
+            raise unknown("environment", short(name)[1:-1], known, place, hint)
+    return names
+
+
+class Draw(NamedTuple):
+    """The drawn fields of a run's spec."""
+
+    hparams: dict[str, Any]
+    network_hparams: dict[str, Any]
+    adapt: dict[str, Any] | None
+
+
+Draws = Mapping[tuple[int, int], Draw]
+"""Hyperparameters by draw and trial."""
+
+
 def draws_of(sweep: Sweep, source: Source, row: Row, algorithm: "type[Algorithm]") -> Draws:
     """The hyperparameters of a row on a dataset; raises UserError for impossible values."""
     drawn = cache(partial(_drawn, source, row, algorithm, sweep.shared_quantiles))
     every = product(sweep.hparam_draws, source.trials)
     return {(d, t): drawn(d, t if sweep.draws == "per trial" else None) for d, t in every}
-
-
-def chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chosen) -> Draws:
-    """The hyperparameters that an earlier sweep has chosen for a cell; raises UserError without any."""
-    earlier, spec = chosen.about["results"], chosen.runs.get((source.label, row.title, tests))
-    if spec is None:
-        raise UserError(
-            f"{earlier} has no choice of hyperparameters for {row.title} on {source.label} (test "
-            f"{'+'.join(tests)}): it does not plan this row, or runs of the row have not ended"
-        )
-    here = [row.name, source.network.name, *map(_name, (row.average, row.adapt))]
-    there = [spec.algorithm, spec.network, *map(_name, (spec.average, spec.adapt))]
-    if here != there:
-        raise UserError(
-            f"{earlier} has chosen hyperparameters for {' '.join(there)} in the row "
-            f"{short(row.title)} on {source.label}, which is {' '.join(here)} here"
-        )
-    values = Draw(spec.hparams, spec.network_hparams, spec.adapt)
-    return {(spec.draw, trial): values for trial in source.trials}
-
-
-def _name(values: Mapping[str, Any] | None) -> str:
-    return "none" if values is None else str(values["name"])
 
 
 def _drawn(
@@ -208,61 +405,3 @@ def _drawn(
         space = adaptations.get(adaptation).Hparams
         adapt = {"name": adaptation} | drawn(space, adaptation, family, values)
     return Draw(hparams, network.resolved(network_hparams, source.dataset), adapt)
-
-
-def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chosen:
-    """The hyperparameters that a rule, by default the directory's usual rule, chooses for other `trials`.
-
-    A draw is judged by the mean over trials of each run's best validation score, or by its single run if
-    each trial has separate draws. Ties go to the lowest draw. Raises UserError for trials that took part
-    in the choice, and for a rule that sees the test environments.
-    """
-    frames = read_results(Directory(directory))
-    rule = rule or usual(frames)
-    if sees_test(rule):
-        raise UserError(
-            f"hparams_from: {rule} sees the test environments; name another `selection`"
-        )
-    runs = frames.runs
-    before = sorted(map(int, runs["trial"].unique()))
-    if again := sorted({*before} & {*trials}):
-        others = list(range(before[-1] + 1, before[-1] + 1 + len(trials)))
-        raise UserError(
-            f"the hyperparameters in {directory} were chosen in the trials {before}: {again} would be "
-            f"trained again; use other trials, such as `trials: {others}`"
-        )
-    about = {
-        "results": str(directory),
-        "rule": rule,
-        "draws": int(runs["draw"].nunique()),
-        "trials": before,
-    }
-    stored = Directory(directory).specs()
-    return Chosen(about, {place: stored[i] for place, i in _best_runs(frames, rule).items()})
-
-
-def _best_runs(frames: Tables, rule: str) -> dict[Any, str]:
-    runs, table = frames.runs, judge(frames, rule).candidates
-    best_steps = table[table["complete"]].drop_duplicates("run")
-    columns = ["hparams", "network_hparams", "adapt"]
-    settings = [json.dumps(row, sort_keys=True) for row in runs[columns].to_numpy().tolist()]
-    metric = find_rule(rule).metric
-    higher = known_direction(metric, plugins_of(frames)) if metric else runs["higher_is_better"]
-    known = pd.DataFrame({"setting": settings, "higher": higher}, runs.index)
-    planned = runs[~runs["helper"]].groupby(CHOSEN_FOR)["trial"].nunique().rename("planned")
-    places = best_steps.join(known, on="run").join(planned, on=CHOSEN_FOR)
-    trials = places.groupby(CHOSEN_FOR)["trial"].transform("nunique")
-    places = places[~(trials < places["planned"])]
-    sign = np.where(places["higher"], -1, 1)
-    by_setting = (
-        places.assign(cost=sign * places["score"])
-        .groupby([*CHOSEN_FOR, "setting"], sort=False)
-        .agg(
-            cost=("cost", lambda cost: cost.mean(skipna=False)),
-            draw=("draw", "min"),
-            id=("id", "first"),
-        )
-    )
-    order = by_setting.sort_values(["cost", "draw"], na_position="last")
-    chosen: dict[Any, str] = order.groupby(CHOSEN_FOR, sort=False)["id"].first().to_dict()
-    return chosen

@@ -52,7 +52,7 @@ def test_the_ids_of_released_sweeps_do_not_move(
     large: bool, mnist_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A field or hyperparameter that is added enters an id only where it is not neutral."""
-    monkeypatch.setattr("oodbench.sweep.sources.measured", measured_once)
+    monkeypatch.setattr("oodbench.sweep.plan.measured", measured_once)
     golden = json.loads(GOLDEN.read_text())
     assert sum(map(len, golden.values())) >= 150
     asked = {name: wanted for name, wanted in golden.items() if (name in LARGE) == large}

@@ -13,8 +13,8 @@ from oodbench.errors import UserError
 from oodbench.registry import folder
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import find_sweep, name_of, named_sweeps, read_sweep
-from oodbench.sweep.plan import make_plan
-from oodbench.sweep.sources import Measured, Source, measured
+from oodbench.sweep.plan import Measured, make_plan, measured
+from oodbench.sweep.resolve import Source
 from tests.helpers.paths import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "protocols.json"
@@ -59,7 +59,7 @@ def resolved(name: str, data_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_no_protocol_has_changed(mnist_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oodbench.sweep.sources.measured", measured_once)
+    monkeypatch.setattr("oodbench.sweep.plan.measured", measured_once)
     golden = json.loads(GOLDEN.read_text())
     assert sorted(golden) == sorted(protocols()), (
         "a new protocol goes into the golden file, none leaves it"
