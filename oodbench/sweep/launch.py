@@ -257,10 +257,10 @@ def reasons(
         state = statuses[run_id].state
         return state.complete or (state.at_rest and results.run(run_id).checkpoint.exists())
 
-    begun = [i for i in specs if statuses[i].provenance and has_begun(i)]
+    begun, known = [*filter(has_begun, specs)], ended(results.path).provenances
     runs = spec_columns([specs[i] for i in begun], begun)
     runs["dataset_label"] = [specs[i].dataset_name for i in begun]
-    runs["provenance"] = [statuses[i].provenance for i in begun]
+    runs["provenance"] = [known[i] if i in known else results.run(i).made_by() for i in begun]
     return stale(pd.DataFrame({**runs, "directory": str(results.path)}), here)
 
 

@@ -139,9 +139,10 @@ def _records(plan: Plan, options: LaunchOptions) -> "pd.DataFrame":
     is_planned = (results.path / "sweep.json").exists() and run_id in results.specs()
     if not is_planned:  # else the sweep there keeps its name and settings
         store_plan(results, plan, options)
-    directory, statuses = results.run(run_id), statuses_on_disk(results, [run_id])
-    if statuses[run_id].provenance:
+    directory = results.run(run_id)
+    if directory.made_by():
         here = digests_now(plan.runs, options.data_dir, results.path)
+        statuses = statuses_on_disk(results, [run_id])
         old = settled(reasons(results, plan.runs, statuses, here), options.stale)
         if options.stale == RETRAIN:
             results.start_anew([*old])

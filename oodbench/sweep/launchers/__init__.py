@@ -119,8 +119,6 @@ class RunStatus:
     note: str = ""
     log: Path | None = None
     """The output of the run's last job, if there is any."""
-    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The run's provenance on the disk; empty without any."""
 
 
 class Resources(BaseModel):
@@ -191,27 +189,21 @@ def states(results: Directory) -> dict[str, RunStatus]:
             who = f"the launcher {type(launcher).__name__}"
             raise wrong_result("states", who, "the statuses of runs by their ids", found)
         submitted |= found
-    read = [i for i in wanted if i not in submitted or submitted[i].state.at_rest]
-    statuses = statuses_on_disk(results, read)
-    for run_id, status in submitted.items():
-        known = statuses.get(run_id, status).provenance
-        statuses[run_id] = replace(status, provenance=known)
-    return statuses
+    return statuses_on_disk(results, [i for i in wanted if i not in submitted]) | submitted
 
 
 def statuses_on_disk(results: Directory, ids: Iterable[str]) -> dict[str, RunStatus]:
     """The status of runs by the disk alone, which knows no queues."""
-    known = ended(results.path)
+    known = ended(results.path).states
     statuses = {}
     for run_id in ids:
         if run_id in known:
-            made = known.provenances[run_id] or {}
-            statuses[run_id] = RunStatus(known.states[run_id], provenance=made)
+            statuses[run_id] = RunStatus(known[run_id])
             continue
         run = results.run(run_id)
         state, reason = run.state_and_reason()
         note = progress_note(run.heartbeat()) if state is State.RUNNING else reason
-        statuses[run_id] = RunStatus(state, note, provenance=run.made_by())
+        statuses[run_id] = RunStatus(state, note)
     return statuses
 
 

@@ -10,8 +10,10 @@ import torch
 
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
+from oodbench.results import stale
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
+from oodbench.sweep.launch import reasons
 from oodbench.sweep.launchers import Job, RunStatus, launchers, states
 from oodbench.sweep.launchers.local import Debug, placed
 from oodbench.sweep.launchers.progress import Display
@@ -133,14 +135,16 @@ def test_a_launcher_is_one_file_of_another_package(tmp_path: Path) -> None:
     assert "unknown resource 'color' in the resources of tiny; did you mean colour" in printed
 
 
-def test_runs_that_a_cluster_has_trained_keep_their_provenance(
+def test_runs_that_a_cluster_has_trained_may_be_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = trained(tmp_path, tiny(trials=1, steps=4, evaluate_every=2))
     done = dict.fromkeys(results.specs(), RunStatus(State.DONE, "in a job"))
     monkeypatch.setattr(Slurm, "states", lambda *_: done)
-    for status in states(results).values():
-        assert status.note == "in a job" and status.provenance
+    assert states(results) == done
+    monkeypatch.setattr(stale, "__version__", "9.0")
+    (reason,) = reasons(results, results.specs(), states(results))
+    assert reason.sentence.endswith("trained 2 of 2 runs, and 9.0 is here")
 
 
 def test_several_runs_share_a_gpu_and_see_no_other(
