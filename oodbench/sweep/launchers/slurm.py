@@ -208,7 +208,8 @@ class Slurm(Launcher):
         statuses = {}
         for run_id in (i for i in ids if i in runs):
             submission, index = runs[run_id]
-            log = submission.log(index, results.path / "jobs")
+            folder = submission.file(results).parent
+            log = max(folder.glob(f"{submission.job_id(index)}_*.err"), default=None)
             state, note = _state_of(results.run(run_id), submission, index, log, jobs)
             statuses[run_id] = RunStatus(state, note, log)
         return statuses
@@ -368,10 +369,6 @@ class Submission:
     def job_id(self, index: int) -> str:
         """Slurm's id of the job at an index of the array."""
         return f"{self.job}_{index}" if len(self.packs) > 1 else self.job
-
-    def log(self, index: int, folder: Path) -> Path | None:
-        """The log of the job at an index of the array, if there is one."""
-        return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
 
     def file(self, results: Directory) -> Path:
         """The file in which the submission is stored until it is cancelled."""
