@@ -153,9 +153,9 @@ class _Pool:
                     with suppress(OSError):  # if it has died, the loop will see it
                         worker.connection.send([self.job.specs[i] for i in worker.run_ids])
             self.job.check_plan()
-            connections: dict[object, Worker] = {w.connection: w for w in self.workers}
-            for connection in wait([w.connection for w in self.workers]):
-                self._receive(connections[connection])
+            ready = wait([w.connection for w in self.workers])
+            for worker in [w for w in self.workers if w.connection in ready]:
+                self._receive(worker)
         return self.states
 
     def _receive(self, worker: Worker) -> None:
@@ -279,9 +279,9 @@ def available_devices(wanted: str) -> tuple[str, ...]:
 
 def check_devices(job: Job) -> None:
     """Raise UserError if a device is not here or lacks the precision of a run."""
-    devices = available_devices(job.options.devices)
-    for precision in sorted({spec.precision for spec in job.specs.values()} - {"float32"}):
-        from oodbench.train import process  # which loads torch
+    from oodbench.train.process import check_precision  # which loads torch
 
+    devices = available_devices(job.options.devices)
+    for precision in sorted({spec.precision for spec in job.specs.values()}):
         for device in devices:
-            process.check_precision(precision, device)
+            check_precision(precision, device)
