@@ -147,8 +147,8 @@ def _rows(listed: Sequence[Row]) -> list[Row]:
         kind = row.name.removeprefix(KIND)
         if kind not in ("all", *CHANGES):
             raise unknown("kind of methods", short(kind)[1:-1], CHANGES, "algorithms")
-        for name, algorithm in sorted(algorithms.items(), key=lambda item: item[0].casefold()):
-            if kind in ("all", algorithm.changes) and name not in labels:
+        for name in algorithms:
+            if kind in ("all", algorithms.get(name).changes) and name not in labels:
                 rows.append(Row(name=name, label=name))
                 labels.add(name)
     return rows
