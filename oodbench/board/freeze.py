@@ -181,7 +181,7 @@ def _scores(tables: Tables) -> pd.DataFrame:
     """A record for each run's best score by each rule."""
     about = {"environment": None, "split": SCORE, "count": 1}
     found = [
-        by_rule.candidates.drop_duplicates("run").assign(metric=by_rule.rule, **about)
+        by_rule.candidates.drop_duplicates("run").assign(metric=by_rule.rule.full_name, **about)
         for _, by_rule in judge_each(tables, frozen_rules())
     ]
     if not found:

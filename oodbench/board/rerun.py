@@ -147,14 +147,6 @@ def quickstart_sheet(frames: Tables) -> Sheet:
 
 def next_lines(frames: Tables, page: Path) -> list[str]:
     """The quickstart's last lines: what its runs show, the page, and the next step."""
-    return [
-        f"What this shows: {_best_by_rules(frames)}",
-        f"The page: open {page}",
-        "Next: a method of your own, one class in one file: docs/tutorials/your_method.md",
-    ]
-
-
-def _best_by_rules(frames: Tables) -> str:
     clauses = []
     for rule in ("train_val", "val_env"):
         board = leaderboard(frames, rule)
@@ -163,4 +155,8 @@ def _best_by_rules(frames: Tables) -> str:
         methods = means.loc[means["kind"] == METHOD, "mean"]
         best = methods.idxmax() if board.higher[means["metric"].iloc[0]] else methods.idxmin()
         clauses.append(f"by {rule} {best} has {texts[best]}, ERM {texts['ERM']}")
-    return f"{'; '.join(clauses)}; the constant answer {texts[CONSTANT]}."
+    return [
+        f"What this shows: {'; '.join(clauses)}; the constant answer {texts[CONSTANT]}.",
+        f"The page: open {page}",
+        "Next: a method of your own, one class in one file: docs/tutorials/your_method.md",
+    ]

@@ -11,7 +11,7 @@ from oodbench.datasets import Dataset, make
 from oodbench.diagnose.admission import ERM, REFERENCES, Figures, Value, checks, figures, value_of
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
-from oodbench.report.cells import constant_values, reported_metrics
+from oodbench.report.cells import cell_runs, constant_values, reported_metrics
 from oodbench.report.numbers import with_error, with_unit
 from oodbench.report.statistics import mean_and_error
 from oodbench.report.why import why
@@ -229,7 +229,7 @@ def _compared(
         alone = {_of(ALONE, r): _on_its_own(own, higher, _of(ALONE, r)) for r in rows}
         ceilings |= {name: value for name, value in alone.items() if value}
     reported = reported_metrics(frames)[0]
-    constant = constant_values(judge(frames).places, reported).groupby("trial")["value"].mean()
+    constant = constant_values(cell_runs(runs), reported).groupby("trial")["value"].mean()
     spent = runs["training_seconds"] + runs["evaluation_seconds"]
     return HeadRoom(
         label=dataset.label,

@@ -321,12 +321,9 @@ for _name in (
 
 
 def _recalls(groups: Groups, right: Sequence[float]) -> list[float]:
-    values = max(1, len(groups.attributes))
-    recalls = []
-    for start in range(0, len(groups.counts), values):
-        of_class = slice(start, start + values)
-        if count := sum(groups.counts[of_class]):
-            recalls.append(sum(right[of_class]) / count)
+    by_class = (-1, max(1, len(groups.attributes)))
+    hits, counts = (np.reshape(n, by_class).sum(axis=1) for n in (right, groups.counts))
+    recalls: list[float] = (hits[counts > 0] / counts[counts > 0]).tolist()
     return recalls
 
 

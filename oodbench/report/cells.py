@@ -63,10 +63,11 @@ def cells(chosen: Chosen, metric: str | None = None) -> pd.DataFrame:
     one that a dataset did not record.
     """
     reported, higher = reported_metrics(chosen.tables, metric)
-    grid = _grid(chosen)
+    runs = cell_runs(chosen.runs)
+    grid = _grid(chosen, runs)
     parts = [
         _on_tests(chosen, grid, chosen.tied, reported),
-        constant_values(chosen.places, reported),
+        constant_values(runs, reported),
         _of_predictor(chosen, grid),
         _unadapted(chosen, grid, reported),
     ]
@@ -144,14 +145,13 @@ def reported_metrics(
     directions = zip(started["metric"], started["higher_is_better"], strict=True)
     higher = {str(m): bool(up) for m, up in directions}
     if metric is not None:
-        known = recorded_metrics(tables)
-        for dataset in main:
-            if metric not in known.get(dataset, ()):
-                if metric in computed_names():  # which other datasets have
-                    raise UserError(f"{metric} takes no predictions of {dataset}; see --dataset")
-                recorded = known.get(dataset, set())
-                names = sorted({*recorded, *computed_names(recorded)})
-                raise unknown("metric", metric, names, dataset, plugin_hint(plugins_of(tables)))
+        for dataset, recorded in recorded_metrics(tables).items():
+            if dataset not in main or metric in recorded:
+                continue
+            if metric in computed_names():  # which other datasets have
+                raise UserError(f"{metric} takes no predictions of {dataset}; see --dataset")
+            names = sorted({*recorded, *computed_names(recorded)})
+            raise unknown("metric", metric, names, dataset, plugin_hint(plugins_of(tables)))
         main = dict.fromkeys(main, metric)
         if metric not in higher:
             higher[metric] = known_direction(metric, plugins_of(tables))
@@ -167,13 +167,19 @@ def recorded_metrics(tables: Tables) -> dict[str, set[str]]:
     return {str(d): known.get(d, set()) for d in runs["dataset_label"].unique()}
 
 
-def _grid(chosen: Chosen) -> pd.DataFrame:
+def cell_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """One run of each cell, in the sweep's order: the first with a constant answer, if any has one."""
+    runs = runs.loc[~runs["helper"], [*CELL, *APART, "constant"]]
+    lacking = runs["constant"].isna().to_numpy()
+    return runs.iloc[np.argsort(lacking, kind="stable")].drop_duplicates(CELL).sort_index()
+
+
+def _grid(chosen: Chosen, runs: pd.DataFrame) -> pd.DataFrame:
     """All cells of a table, filled or not: CELL, `complete`, `kind`."""
-    shown = chosen.places
-    rows = shown.groupby(ROW, sort=False)[[*APART]].any().reset_index()
+    rows = runs.groupby(ROW, sort=False)[[*APART]].any().reset_index()
     last_first = APART[::-1]
     rows["kind"] = np.select([rows[kind] for kind in last_first], last_first, METHOD)
-    tests = shown[SHARED].drop_duplicates()
+    tests = runs[SHARED].drop_duplicates()
     grid = rows[[*ROW, "kind"]].merge(tests, on="dataset_label")
     table = grid.merge(chosen.chosen[[*CELL, "id"]], on=CELL, how="left")
     return table.assign(complete=table.pop("id").notna())
@@ -184,7 +190,7 @@ def _on_tests(
 ) -> pd.DataFrame:
     key = [*CELL, "environment"]
     values = test_values(chosen, tied, metrics)
-    means = over_ties(values[~values["undefined"]], key).assign(known=True)
+    means = mean_values(values[~values["undefined"]], key).assign(known=True)
     tests = grid.assign(environment=grid["test_environments"]).explode("environment")
     tests["metric"] = tests["dataset_label"].map(metrics)
     table = tests.merge(means, on=key, how="left")
@@ -194,18 +200,16 @@ def _on_tests(
     return table.assign(undefined=lacking.map(reasons))
 
 
-def test_values(
-    chosen: Chosen, rows: pd.DataFrame, metrics: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def test_values(chosen: Chosen, rows: pd.DataFrame, metrics: Mapping[str, str]) -> pd.DataFrame:
     """The values of runs on the `in` splits of their test environments.
 
-    Each of `rows` has another `run` of `Chosen.runs`, its `id` and a `step`; `metrics` are by dataset,
-    each dataset's main one by default. Returns `rows` with `environment`, `metric`, `value` and
+    Each of `rows` has another `run` of `Chosen.runs`, its `id` and a `step`; `metrics` are by dataset.
+    Returns `rows` with `environment`, `metric`, `value` and
     `undefined`, a row for each test environment. `value` is NaN if nothing was recorded, and `undefined`
     if the loss is finite nevertheless.
     """
     runs = chosen.runs.loc[rows["run"]]
-    metric = runs["metric"] if metrics is None else runs["dataset_label"].map(metrics)
+    metric = runs["dataset_label"].map(metrics)
     asked = rows[["id", "step"]].assign(row=np.arange(len(rows)), metric_shown=metric.to_numpy())
     records = records_at(chosen.tables, asked, set(metric.unique()))
     meant = (records["split"] == "in") & (records["metric"] == records["metric_shown"])
@@ -224,8 +228,8 @@ def test_values(
     return table.drop(columns="row").assign(undefined=undefined)
 
 
-def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """The mean `value` of each `key` over the draws that tie; exact if all values are equal."""
+def mean_values(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """The mean `value` of each `key`, in the order of `values`; exact if all of them are equal."""
     code = values.groupby(key, sort=False).ngroup().to_numpy()
     made = values[key].drop_duplicates(ignore_index=True)
     numbers = values["value"].to_numpy(float)
@@ -237,7 +241,7 @@ def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
     """The constant answer's values on the `in` splits of the test environments, in the columns of `cells`.
 
-    `runs` has one run of each cell. A trial is complete if one of its runs recorded the values. A dataset
+    `runs` are `cell_runs`. A trial is complete if one of its runs recorded the values. A dataset
     without such a run is left out.
     """
     trained = runs.loc[~runs["ceiling"], [*SHARED, "constant"]]
@@ -258,8 +262,6 @@ def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataF
 def _of_predictor(chosen: Chosen, grid: pd.DataFrame) -> pd.DataFrame:
     records = chosen.tables.records
     own = (records["environment"].cat.codes == -1) & (records["split"] != SCORE)
-    if not own.any():
-        return pd.DataFrame()
     tables = Tables(chosen.runs, records[own])
     values = records_at(tables, chosen.tied[["id", "step", *CELL]])
     if values.empty:
@@ -267,7 +269,7 @@ def _of_predictor(chosen: Chosen, grid: pd.DataFrame) -> pd.DataFrame:
     names = values[["dataset_label", "metric"]].drop_duplicates()
     key = [*CELL, "metric"]
     of_cells = grid.merge(names, on="dataset_label")
-    return of_cells.merge(over_ties(values, key), on=key, how="left").assign(environment="")
+    return of_cells.merge(mean_values(values, key), on=key, how="left").assign(environment="")
 
 
 def _unadapted(chosen: Chosen, grid: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:

@@ -128,16 +128,19 @@ Gains = Mapping[str, Mapping[str, Difference]]
 
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
     """The gains on each dataset with a baseline and other rows; OVERALL has several datasets in %."""
-    parts = {str(dataset): scored for dataset, scored in table.groupby("dataset", sort=False)}
-    shares = table[table["metric"].isin(list(filter(is_proportion, table["metric"].unique())))]
-    if shares["dataset"].nunique() > 1:
-        parts[OVERALL] = shares
     found = {}
-    for name, scored in parts.items():
+    for name, scored in _by_dataset(table).items():
         if baseline in set(scored["label"]) and scored["label"].nunique() > 1:
             band = BAND if is_proportion(str(scored["metric"].iloc[0])) else 0.0
             found[name] = {d.label: d for d in paired_differences(scored, baseline, band)}
     return found
+
+
+def _by_dataset(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The scores on each dataset; as OVERALL those of all datasets in %, if there are several."""
+    parts = {str(dataset): scored for dataset, scored in table.groupby("dataset", sort=False)}
+    shares = table[table["metric"].isin(list(filter(is_proportion, table["metric"].unique())))]
+    return parts | ({OVERALL: shares} if shares["dataset"].nunique() > 1 else {})
 
 
 def _gain_block(dataset: str, differences: list[Difference]) -> Block:
@@ -145,17 +148,16 @@ def _gain_block(dataset: str, differences: list[Difference]) -> Block:
     ordered = sorted(differences, key=lambda d: (d.pairs < d.planned, -d.gain.mean))
     unit = unit_of_gains(ordered[0].metric)
     title = f"{dataset}: gain over {ordered[0].baseline} ({unit})"
-    ranked = sum(d.pairs == d.planned for d in ordered)
-    return Block(title, header, list(map(_gain_row, ordered)), ranked)
-
-
-def _gain_row(d: Difference) -> list[Cell]:
-    pairs, counts = count(d.pairs, d.planned), f"{d.wins}/{d.ties}/{d.losses}"
-    if d.equal:
-        return [d.label, gain(0.0, d.metric, ""), "equal", counts, "-", pairs]
-    mean, low, high = (gain(v, d.metric) for v in (d.gain.mean, d.gain.low, d.gain.high))
-    interval = "-" if math.isnan(d.gain.low) else f"[{low}, {high}]"
-    return [d.label, mean, interval, counts, gain(d.detectable, d.metric, ""), pairs]
+    rows: list[list[Cell]] = []
+    for d in ordered:
+        mean, low, high = (gain(v, d.metric) for v in (d.gain.mean, d.gain.low, d.gain.high))
+        interval = "-" if math.isnan(d.gain.low) else f"[{low}, {high}]"
+        detectable = gain(d.detectable, d.metric, "")
+        if d.equal:
+            mean, interval, detectable = gain(0.0, d.metric, ""), "equal", "-"
+        counts = f"{d.wins}/{d.ties}/{d.losses}"
+        rows.append([d.label, mean, interval, counts, detectable, count(d.pairs, d.planned)])
+    return Block(title, header, rows, sum(d.pairs == d.planned for d in ordered))
 
 
 def _paper(gains: Gains, baseline: str) -> Block:
@@ -235,8 +237,8 @@ def board_sheet(
         found = gaps_of(whole.chosen, whole.cells)
         if found is not None:
             text = "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals."
-            beside = (gaps_of(other.chosen, other.cells) for other in whole.others)
-            ranking = headline(found, filter(None, beside))
+            others = (gaps_of(other.chosen, other.cells) for other in whole.others)
+            ranking = headline(found, filter(None, others))
             blocks, notes = [*blocks, ranking], (Note(about(found), text), *notes)
     labels = None if shown is None else {*shown.runs["label"], CONSTANT}
     if labels is not None:
@@ -248,9 +250,9 @@ def board_sheet(
     if not short:
         return replace(main, blocks=[*blocks, *own_blocks], notes=notes, paper=paper)
     own = [x for x, origin in origins(board.chosen.runs).items() if "here" in origin]
-    beside_best = {*own[:BEST], BASELINE, CONSTANT, CEILING}
+    always = {*own[:BEST], BASELINE, CONSTANT, CEILING}
     best = min(BEST, ranking.ranked)
-    rows = [r for r, row in enumerate(ranking.rows) if r < best or row[0] in beside_best]
+    rows = [r for r, row in enumerate(ranking.rows) if r < best or row[0] in always]
     few = ranking.part(rows, sorted(ranking.fits))
     counts = [f"The best {best} of {ranking.ranked} ranked rows."] * (labels is None)
     return replace(main, blocks=[*own_blocks, few], notes=(*notes, *counts), remarks=())
@@ -283,7 +285,7 @@ def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
 
     `others`, the gaps by other rules, add columns with their mean shares.
     """
-    beside = {f"by {g.rule} ({len(g.subsets[ALL])})": g.means_over(ALL) for g in others}
+    by_others = {f"by {g.rule} ({len(g.subsets[ALL])})": g.means_over(ALL) for g in others}
     groups = [g for g in GROUPS if gaps.subsets.get(g, gaps.subsets[ALL]) != gaps.subsets[ALL]]
     of_groups = [
         {row.Index: share_cells(row)[0] for row in gaps.over[g].itertuples()} for g in groups
@@ -291,10 +293,10 @@ def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
     rows: list[list[Cell]] = []
     for row in gaps.over[ALL].itertuples():
         label, (mean, *places) = str(row.Index), share_cells(row)
-        other = (known.get(label, "-") for known in beside.values())
+        other = (known.get(label, "-") for known in by_others.values())
         rows.append([label, mean, *other, *places, *(means[label] for means in of_groups)])
     name, *names = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *groups))
-    kept = ["algorithm", name, *beside, "place", "P(better)"]
+    kept = ["algorithm", name, *by_others, "place", "P(better)"]
     title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
     grey, header = int(gaps.over[ALL]["grey"].sum()), [*kept, *names]
     return Block(title, header, rows, len(gaps.means), grey=grey, fits=range(len(kept)))
@@ -321,13 +323,11 @@ def compare_own_rows(
     """
     local = [x for x, origin in places.items() if origin == "here" and (not shown or x in shown)]
     frozen = [x for x, origin in places.items() if origin != "here"]
-    groups = table.groupby("dataset", sort=False)
-    rows = [row for name, group in groups for row in _own_rows(str(name), group, local, frozen)]
+    found = {name: _own_rows(group, local, frozen) for name, group in _by_dataset(table).items()}
+    means = [["datasets in %", *row] for row in found.pop(OVERALL, [])]
+    rows = [[dataset, *row] for dataset, of_dataset in found.items() for row in of_dataset]
     if not rows:
         return None
-    in_percent, means = table[table["metric"].map(is_proportion).astype(bool)], list[list[Cell]]()
-    if in_percent["dataset"].nunique() > 1:
-        means = _own_rows("datasets in %", in_percent, local, frozen)
     header = ["dataset", "algorithm", "rank"]
     header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
     several = len(rows) + len(means) > OWN
@@ -342,9 +342,7 @@ def compare_own_rows(
     return block.part(range(len(kept)), [0, 2, 3, 4])
 
 
-def _own_rows(
-    dataset: str, group: pd.DataFrame, local: Sequence[str], frozen: Sequence[str]
-) -> list[list[Cell]]:
+def _own_rows(group: pd.DataFrame, local: Sequence[str], frozen: Sequence[str]) -> list[list[Cell]]:
     blocks, several = block_table(group), group["dataset"].nunique() > 1
     ranked = ranks(blocks if several else pd.DataFrame([blocks.mean()])).mean()
     on_board = ranked[ranked.index.isin(frozen)].sort_values(kind="stable")
@@ -355,10 +353,10 @@ def _own_rows(
         if label in ranked.index:
             rank = f"{ranked[label]:{'.2f' if several else 'g'}} of {len(ranked)}"
         elif several:  # a mean over fewer datasets
-            rows.append([dataset, label, *["-"] * 4])
+            rows.append([label, *["-"] * 4])
             continue
         over_baseline, over_best = (_gain(group, label, other) for other in (BASELINE, best))
-        rows.append([dataset, label, rank, over_baseline, best or "-", over_best])
+        rows.append([label, rank, over_baseline, best or "-", over_best])
     return rows
 
 

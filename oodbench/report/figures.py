@@ -20,7 +20,6 @@ from oodbench.report.cells import cells, reported_metrics, scores
 from oodbench.report.comparison import gains
 from oodbench.report.numbers import scale, unit_of_gains, with_unit
 from oodbench.results.tables import CELL, Tables, records_at, records_of
-from oodbench.selection import usual
 from oodbench.selection.judge import judge
 from oodbench.terminal import printable
 
@@ -77,7 +76,7 @@ def plot(name: str, frames: Tables, rule: str | None = None, baseline: str = "ER
     columns = 2 if frames.runs["dataset_label"].nunique() > 1 else 1
     with matplotlib.rc_context(PAPER):
         figure = Figure(figsize=(WIDTHS[columns], WIDTHS[columns]), layout="constrained")
-        FIGURES[name](figure, frames, rule or usual(frames), baseline)
+        FIGURES[name](figure, frames, rule, baseline)
     return figure
 
 
@@ -90,7 +89,7 @@ def save(figure: Figure, out: Path) -> None:
         figure.savefig(file, format=out.suffix[1:], dpi=300, metadata=date[out.suffix])
 
 
-def _curves(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
+def _curves(figure: Figure, frames: Tables, rule: str | None, baseline: str) -> None:
     labels = list(frames.runs["label"].unique())
     for metric, _, runs, axes in _panels(figure, frames, rule):
         for label, of_label in runs.groupby("label", sort=False):
@@ -105,7 +104,7 @@ def _curves(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     _legend(figure, labels, markers=False)
 
 
-def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
+def _scatter(figure: Figure, frames: Tables, rule: str | None, baseline: str) -> None:
     """Each run at its best step by the rule: in-distribution against test value, and the diagonal.
 
     Chosen runs are rings; other runs are faint dots below them.
@@ -132,7 +131,7 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     _legend(figure, labels, markers=True)
 
 
-def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
+def _gains(figure: Figure, frames: Tables, rule: str | None, baseline: str) -> None:
     table = scores(cells(judge(frames, rule)))
     labels = table["label"].unique()
     if baseline not in labels:
@@ -166,7 +165,7 @@ def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
         _widen(axes, "x", metric)
 
 
-FIGURES: Mapping[str, Callable[[Figure, Tables, str, str], None]] = {
+FIGURES: Mapping[str, Callable[[Figure, Tables, str | None, str], None]] = {
     "curves": _curves,
     "scatter": _scatter,
     "gains": _gains,
@@ -175,7 +174,7 @@ FIGURES: Mapping[str, Callable[[Figure, Tables, str, str], None]] = {
 
 
 def _panels(
-    figure: Figure, frames: Tables, rule: str
+    figure: Figure, frames: Tables, rule: str | None
 ) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame, Axes]]:
     """Yield for each dataset with judged runs its metric, two tables of runs, and axes.
 

@@ -172,7 +172,7 @@ class Gaps:
     @property
     def rule(self) -> str:
         """The selection rule."""
-        return self.chosen.rule
+        return self.chosen.rule.full_name
 
     @cached_property
     def everyone(self) -> pd.DataFrame:

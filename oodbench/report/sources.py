@@ -348,7 +348,7 @@ def _scores(board: Tables, here: Tables) -> pd.DataFrame:
     frozen = board.scores.rename(columns={"score": "value"})
     here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
     again = [
-        one.candidates.assign(rule=one.rule, same_step=~one.candidates["id"].duplicated())
+        one.candidates.assign(rule=one.rule.full_name, same_step=~one.candidates["id"].duplicated())
         for _, one in judge_each(here, frozen["rule"].unique())
     ]
     if not again:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from oodbench.errors import UserError, plugin_hint, unknown
 from oodbench.metrics import needs
-from oodbench.report.cells import over_ties, test_values
+from oodbench.report.cells import mean_values, test_values
 from oodbench.report.numbers import UNDEFINED, Cell, with_error, with_unit
 from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
@@ -21,8 +21,8 @@ from oodbench.results.directory import Directory
 from oodbench.results.run_directory import kept_weights
 from oodbench.results.run_spec import COMPLETE, SCORE
 from oodbench.results.tables import Tables, plugins_of
-from oodbench.selection import find_rule, usual
-from oodbench.selection.judge import choose, judge
+from oodbench.selection import find_rule
+from oodbench.selection.judge import judge
 from oodbench.terminal import Terminal
 
 
@@ -53,7 +53,7 @@ class Why:
         """The mean `score` or `value` of the tied runs of each trial that has a choice."""
         counts = self.runs["tied"] & ~(self.runs["undefined"] & (column == "value"))
         of_tied = self.runs.loc[counts, ["trial", column]]
-        return over_ties(of_tied.rename(columns={column: "value"}), ["trial"])["value"]
+        return mean_values(of_tied.rename(columns={column: "value"}), ["trial"])["value"]
 
     @property
     def waiting(self) -> list[int]:
@@ -78,8 +78,6 @@ def why(
     is chosen. Raises UserError for unknown names, for a rule that can judge no run, and for a missing name,
     with the option of `options` that gives it.
     """
-    rule = rule or usual(frames)
-    rule_metric = find_rule(rule, plugins=plugins_of(frames)).metric
     one = judge(frames, rule)
     runs = one.runs[~one.runs["helper"]]
     runs = runs.assign(test=runs["test_environments"].map("+".join))
@@ -98,8 +96,7 @@ def why(
     best = one.candidates[one.candidates["run"].isin(runs.index)].drop_duplicates("run")
     shown = {str(first["dataset_label"]): metric or usual_metric}
     values = test_values(one, best[["run", "id", "step"]], shown)
-    defined = values[~values["undefined"]].groupby("run")["value"]
-    means = defined.agg(lambda of_run: of_run.mean(skipna=False))
+    means = mean_values(values[~values["undefined"]], ["run"]).set_index("run")["value"]
     best = best.assign(value=best["run"].map(means), place=range(len(best))).set_index("run")
     table = runs[["trial", "draw", "id", "state", "hparams"]].join(
         best[["step", "score", "value", "place"]]
@@ -111,9 +108,9 @@ def why(
         dataset=str(first["dataset_label"]),
         label=str(first["label"]),
         test_environments=tuple(first["test_environments"]),
-        rule=rule,
+        rule=one.rule.full_name,
         metric=metric or usual_metric,
-        selection_metric=rule_metric or usual_metric,
+        selection_metric=one.rule.metric or usual_metric,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
         runs=table.assign(undefined=tied & ~has_value).reset_index(drop=True),
         directory=str(directories.iloc[0]) if directories.nunique() == 1 else None,
@@ -211,10 +208,10 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
     """A table of all varied hyperparameters: their defaults (draw 0), and the tried and chosen values.
 
     Numbers are `lowest to highest`, for chosen runs `median (lowest to highest)`; other values are listed.
-    Raises UserError as `choose`.
+    Raises UserError as `judge`.
     """
-    rule = rule or usual(frames)
-    runs, best = frames.runs, choose(frames, rule)["run"]
+    one = judge(frames, rule)
+    runs, best = frames.runs, one.chosen["run"]
     rows: list[list[Cell]] = []
     groups = runs[~runs["ceiling"]].groupby(["dataset_label", "label"], sort=False)
     for row, group in groups:
@@ -228,14 +225,20 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
             tried = _span(values.tolist())
             rows.append([*map(str, row), name, default, tried, _span(chosen, with_median=True)])
     title = "Hyperparameters: tried and chosen"
-    block = Block(title, TRIED_HEADER, _once(rows), len(rows), keys=3)
+    frame = pd.DataFrame(rows, columns=TRIED_HEADER)
+    named = frame[TRIED_HEADER[:2]]
+    repeated = named.eq(named.shift())
+    repeated["algorithm"] &= repeated["dataset"]
+    shown = frame.assign(**named.mask(repeated, "")).to_numpy().tolist()
+    block = Block(title, TRIED_HEADER, shown, len(rows), keys=3)
     once = runs["hparams_from"].dropna().unique()
     notes = (
-        f"Chosen by {rule}: the median (lowest to highest) over test environments and trials.",
+        f"Chosen by {one.rule.full_name}: the median (lowest to highest) over test environments and "
+        "trials.",
         "Hyperparameters that no draw varies are at their defaults and left out.",
         *(f"Some were {text}: its own table has what was tried." for text in once),
     )
-    return Sheet([block], notes, (), pd.DataFrame(rows, columns=TRIED_HEADER))
+    return Sheet([block], notes, (), frame)
 
 
 def varied(hparams: "pd.Series[Any]") -> list[str]:
@@ -259,11 +262,3 @@ def _span(values: list[Any], with_median: bool = False) -> str:
         return low
     span = f"{low} to {high}"
     return f"{text_of(median(values))} ({span})" if with_median else span
-
-
-def _once(rows: list[list[Cell]]) -> list[list[Cell]]:
-    shown = []
-    for before, row in zip([[], *rows], rows, strict=False):
-        same = 2 if before[:2] == row[:2] else int(before[:1] == row[:1])
-        shown.append([*[""] * same, *row[same:]])
-    return shown

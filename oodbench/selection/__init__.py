@@ -68,6 +68,11 @@ class Rule(ABC):
         self.metric = metric
 
     @property
+    def full_name(self) -> str:
+        """RULE, or RULE:METRIC if the rule's metric is not the dataset's own."""
+        return f"{self.name}:{self.metric}" if self.metric else self.name
+
+    @property
     def sees_attributes(self) -> bool:
         """Whether the rule's metric reads the examples' attributes."""
         return self.metric is not None and sees_attributes(self.metric)

@@ -24,7 +24,6 @@ from oodbench.results.read import read_results
 from oodbench.results.run_spec import COMPLETE, SCORE
 from oodbench.results.tables import CELL, KINDS, Tables, only, plugins_of, subset
 from oodbench.selection import (
-    EVIDENCE,
     Rule,
     evidence_by,
     find_rule,
@@ -43,7 +42,7 @@ class Chosen:
     """What a rule chooses among the runs of a sweep: the basis of every table, page and figure."""
 
     tables: Tables
-    rule: str
+    rule: Rule
     runs: pd.DataFrame
     """The runs; on a dataset without other rows, transductive and reference rows count as methods."""
     candidates: pd.DataFrame
@@ -75,15 +74,6 @@ class Chosen:
         """The chosen run and step of every complete cell: the first of its `tied`."""
         return self.tied.drop_duplicates(CELL, ignore_index=True)
 
-    @cached_property
-    def places(self) -> pd.DataFrame:
-        """One run of each cell, in the sweep's order: the first with a constant answer, if any has one."""
-        runs = self.runs[~self.runs["helper"]]
-        columns = [*CELL, *KINDS, "constant"]
-        known = runs["constant"].notna().to_numpy()
-        table = runs[columns].iloc[np.argsort(~known, kind="stable")]
-        return table.drop_duplicates(CELL).sort_index()
-
     def on(self, datasets: Collection[str]) -> "Chosen":
         """The choices on these datasets."""
         runs, candidates = (
@@ -97,14 +87,15 @@ def judge(tables: Tables, rule: str | None = None) -> Chosen:
 
     Raises UserError for an unknown rule, and if the rule can judge no run.
     """
-    name, runs = rule or usual(tables), tables.runs
+    judging = find_rule(rule or usual(tables), plugins=plugins_of(tables))
+    runs = tables.runs
     marked = [kind for kind in KINDS if kind != "ceiling" and runs[kind].any()]
     if marked:
         others = runs.loc[~runs[[*KINDS]].any(axis=1), "dataset_label"].unique()
         has_others = runs["dataset_label"].isin(others)
         if not has_others.all():
             runs = runs.assign(**{kind: runs[kind] & has_others for kind in marked})
-    return Chosen(tables, name, runs, _candidates(tables, name, runs))
+    return Chosen(tables, judging, runs, _candidates(tables, judging, runs))
 
 
 def judge_by_all(tables: Tables, names: Iterable[str]) -> dict[str, Chosen]:
@@ -149,11 +140,10 @@ def unchosen_predictions(results: Directory) -> list[Path]:
     return [file for file in files if (file.parent.parent.name, file.stem) not in shown]
 
 
-def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
-    rule = find_rule(name, plugins=plugins_of(tables))
+def _candidates(tables: Tables, rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
     if rule.metric is not None:
         runs = _judged_by(rule.metric, tables, runs)
-    scores = tables.scores[tables.scores["rule"] == name]
+    scores = tables.scores[tables.scores["rule"] == rule.full_name]
     numbered = runs[["id"]].assign(run=np.arange(len(runs)))
     frozen = scores.merge(numbered, on="id")[["run", "step", "score"]]
     live = ~runs["frozen"].eq(True).to_numpy()
@@ -161,7 +151,7 @@ def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
     ready = _ready(runs, evidence, live, frozen)
     table = frozen
     if live.any():
-        with blaming(f"selection rule {name}"):
+        with blaming(f"selection rule {rule.full_name}"):
             records = rule.records(tables)
         scores = _scores(rule, records, evidence, runs)
         table = pd.concat([scores[live[scores["run"]]], frozen], ignore_index=True)
@@ -191,12 +181,9 @@ def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFra
     Raises UserError if no run can be judged. Frozen runs have scores by the board's rules; only other rules
     read their evidence.
     """
-    if not live.any():
-        if frozen.empty:
-            raise unserved(rule)
-        none = pd.DataFrame(columns=["run", "from", *EVIDENCE[1:], "metric"])
-        return none.astype({"run": int, "from": int})
-    alone = rule.judges_alone and len(frozen) > 0
+    if frozen.empty and not live.any():
+        raise unserved(rule)
+    alone = len(frozen) > 0 and (rule.judges_alone or not live.any())
     rows = pd.RangeIndex(len(runs)).map(str)
     # a run that stands in several rows is judged in each of them
     asked = runs.assign(id=rows)[live if alone else slice(None)]
@@ -248,7 +235,9 @@ def _scores(
     """`run` (its position in `runs`), `step` and `score` of every recorded step of runs with evidence."""
     sets = evidence.groupby("run").size().reset_index(name="sets")
     sets["code"] = records["id"].cat.categories.get_indexer(pd.Index(runs["id"]))[sets["run"]]
-    steps = _steps(records).merge(sets, on="code").sort_values(["run", "step"], ignore_index=True)
+    steps = records[["step"]].assign(code=records["id"].cat.codes)
+    steps = steps[(steps != steps.shift()).any(axis=1)].drop_duplicates()
+    steps = steps.merge(sets, on="code").sort_values(["run", "step"], ignore_index=True)
     steps["count"] = steps.groupby("run")["step"].transform("size")
     steps["higher"] = _higher_is_better(runs)[steps["run"]]
     table = _seen(steps, records, evidence)
@@ -261,11 +250,6 @@ def _scores(
         values, weights = (table[name].to_numpy()[rows] for name in ("value", "weight"))
         scores[alike.index] = score_by(rule, values, weights, higher).ravel()
     return steps[["run", "step"]].assign(score=scores)
-
-
-def _steps(records: pd.DataFrame) -> pd.DataFrame:
-    steps = records[["step"]].assign(code=records["id"].cat.codes)
-    return steps[(steps != steps.shift()).any(axis=1)].drop_duplicates()
 
 
 def _seen(steps: pd.DataFrame, records: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
@@ -302,8 +286,6 @@ def _require_records(
     """Raise UserError for a dataset whose runs have records, but none of the evidence."""
     dataset, labels = pd.factorize(runs["dataset_label"])
     lacks = ~np.isin(dataset[evidence["run"]], dataset[seen["run"].unique()])
-    if not lacks.any():
-        return
     asked = evidence[lacks & evidence["source"].isin(records["id"].unique())]
     if len(asked):
         first = asked.iloc[0]

@@ -12,8 +12,9 @@ import scipy.stats
 from oodbench.errors import UserError
 from oodbench.report import comparison
 from oodbench.report.gaps import Gaps, gaps_by_rule, losses, resampled
-from oodbench.report.html import orders, selection_cost, selection_costs
+from oodbench.report.html import contents, orders, selection_cost, selection_costs
 from oodbench.results.boards import HALVES_FILE, halves
+from oodbench.results.read import read_board
 from oodbench.results.tables import Tables, subset
 from tests.helpers.results.boards import invoke
 from tests.helpers.results.made_boards import Means, made_board
@@ -158,6 +159,16 @@ def test_the_order_is_compared_with_that_of_other_datasets_bounds_and_rules(
         place = 1 + sum(value > other[1] for value in other)
         first = ("ERM", "A", "B")[other.index(max(other))]
         assert list(table[name].values())[1:] == [f"{tau:z.2f}", first, str(place)]
+
+
+def test_rules_without_a_common_dataset_are_not_compared(tmp_path: Path) -> None:
+    means: Means = {d: {"ERM": 0.5, "A": 0.55, "ceiling": 0.8} for d in "abcd"}
+    rules = {d: ("val_env" if d in "ab" else "train_val", "oracle") for d in means}
+    made_board(tmp_path, means, 2, 3, rules=rules, ceilings=("ceiling",))
+    page = contents(read_board(tmp_path))
+    (table,) = page["tables"]
+    assert page["cost"] == "" and table["title"] == "What changes the order of rows"
+    assert "by oracle" in cells(table) and "by train_val" not in cells(table)
 
 
 def test_the_headline_stands_in_the_table_of_a_board_with_a_ceiling(

@@ -18,7 +18,7 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.metrics import is_proportion
-from oodbench.report.cells import METHOD, over_ties, test_values
+from oodbench.report.cells import METHOD, mean_values, on_tests
 from oodbench.report.comparison import gain_cell
 from oodbench.report.gaps import BASELINE, GROUPS, Gaps, bounded_mean, losses, lost_to_oracle
 from oodbench.report.html.views import Numbers, short_number, views
@@ -26,10 +26,10 @@ from oodbench.report.numbers import gain, place, share, unit_of_gains, with_unit
 from oodbench.report.statistics import Difference, kendall
 from oodbench.report.tables.leaderboard import Leaderboard
 from oodbench.report.tables.remarks import number_of_trials
-from oodbench.report.tables.sheet import value_cell
+from oodbench.report.tables.sheet import last_cells, value_cell
 from oodbench.results.run_spec import COMPLETE, State
-from oodbench.results.tables import CELL, ROW, Tables, plugins_of
-from oodbench.selection import find_rule, rule_names, sees_test, usual
+from oodbench.results.tables import CELL, ROW, Tables
+from oodbench.selection import rule_names, sees_test, usual
 from oodbench.terminal import counted, printable, printable_json
 from oodbench.version import __version__
 
@@ -121,7 +121,7 @@ def _dataset(name: str, by_rule: Mapping[str, Numbers]) -> dict[str, Any]:
         "name": name,
         "metric": with_unit(metric),
         "percent": is_proportion(metric),
-        "higher": known.higher(name) if known else True,
+        "higher": known.higher[name] if known else True,
     }
 
 
@@ -148,11 +148,11 @@ def _asked(board: Leaderboard) -> str:
     runs = runs[runs["dataset_label"].isin(frame["dataset"])]
     rows = counted(frame.loc[frame["kind"] == METHOD, "label"].nunique(), "row")
     datasets = counted(runs["dataset_label"].nunique(), "dataset")
-    summary = find_rule(board.rule, plugins=plugins_of(board.chosen.tables)).description
     draws = counted(int(runs["draw"].nunique()), "draw")
     return (
         f"Which of {rows} does best on test environments that it never saw? {datasets}; {draws} of "
-        f"hyperparameters; trials: {number_of_trials(runs)}. Selected by {board.rule}: {summary}."
+        f"hyperparameters; trials: {number_of_trials(runs)}. Selected by {board.rule}: "
+        f"{board.chosen.rule.description}."
     )
 
 
@@ -162,7 +162,7 @@ def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
     """
     by_rule = one.board.chosen
     ties = by_rule.tied.groupby(CELL, sort=False).size().rename("ties")
-    values = over_ties(test_values(by_rule, by_rule.tied, one.metrics), CELL)
+    values = mean_values(on_tests(one.board.cells), CELL)
     chosen = by_rule.chosen.merge(values, on=CELL).merge(ties, on=CELL)
     found: dict[Any, list[list[Any]]] = {}
     for key, group in chosen.groupby(ROW, sort=False):
@@ -195,7 +195,7 @@ def _cells(
             cells.append(None)
             continue
         texts = [str(value_cell(row)), "", ""]
-        facts = [[k, str(v)] for k, v in one.board.last_cells(row).items() if v]
+        facts = [[k, str(v)] for k, v in last_cells(one.board, row).items() if v]
         if share is not None:
             texts[1] = f"{share:z.2f}".replace("inf", "∞")
         if d is not None:
@@ -230,17 +230,22 @@ def _environments(frame: pd.DataFrame, dataset: str, labels: Sequence[str]) -> l
 
 def _tables(gaps: Mapping[str, Gaps], rule: str) -> list[dict[str, Any]]:
     """The folded tables, which are the same for all rules."""
-    shown = [selection_costs(gaps, rule)] if rule in losses(gaps) else []
+    shown = [selection_costs(gaps, rule)] if rule in _known_losses(gaps) else []
     if rule in gaps and len(gaps[rule].shares) > 1:
         shown.append(orders(gaps, rule))
     return shown
+
+
+def _known_losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
+    """The `losses`, which are NaN if no dataset is judged by all rules."""
+    return {rule: loss for rule, loss in losses(by_rule).items() if not math.isnan(loss)}
 
 
 def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
     """What rows lose to the oracle by each other rule, as a clause; empty without an oracle."""
     most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
     texts: list[str] = []
-    for rule, loss in losses(by_rule).items():
+    for rule, loss in _known_losses(by_rule).items():
         few = len(by_rule[rule].rooms)
         only = f", which judges {few} of {most} datasets" * (few < most)
         texts.append(f"{loss:z.2f}{' of the gap' * (not texts)} by {rule}{only}")
@@ -273,7 +278,7 @@ def orders(by_rule: Mapping[str, Gaps], rule: str) -> dict[str, Any]:
     for name, other in by_rule.items():
         both = usual.index.intersection(other.shares.index)
         theirs = other.shares.reindex(both, columns=usual.columns)
-        if name != rule:
+        if name != rule and len(both):
             orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
     first, rows = one.means.index[0], list[list[str]]()
     for text, before, after in orders:

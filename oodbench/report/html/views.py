@@ -50,6 +50,7 @@ class Numbers:
         self.metrics = {
             dataset: str(rows["metric"].iloc[0]) for dataset, rows in self.means.items()
         }
+        self.higher = {d: self.board.higher.get(m, True) for d, m in self.metrics.items()}
         self.gains = gains(self.scores, BASELINE)
         tests = {
             (dataset, d.label): d
@@ -62,10 +63,6 @@ class Numbers:
         several datasets by the interval."""
         for d in self.gains.get(OVERALL, {}).values():
             self.signs[OVERALL, d.label] = int(d.gain.low > 0) - int(d.gain.high < 0)
-
-    def higher(self, dataset: str) -> bool:
-        """Whether higher is better on a dataset."""
-        return self.board.higher.get(self.metrics[dataset], True)
 
 
 class Row(NamedTuple):
@@ -172,7 +169,7 @@ def _of_ranks(one: Numbers, datasets: list[str]) -> dict[str, Any]:
 def _of_dataset(one: Numbers, dataset: str) -> dict[str, Any]:
     metric, means, has_gains = one.metrics[dataset], one.means[dataset], dataset in one.gains
     made, rows = _gain_of if has_gains else _value_of, []
-    for label in _order(means, one.higher(dataset)):
+    for label in _order(means, one.higher[dataset]):
         of_row = means.loc[label].to_dict()
         numbers, text = made(one, dataset, label)
         whole = of_row["kind"] == METHOD and 0 < of_row["n"] == of_row["planned"]
@@ -200,7 +197,7 @@ def _order(means: pd.DataFrame, up: bool) -> list[str]:
 
 def _marks(one: Numbers, dataset: str) -> dict[str, float]:
     means = one.means[dataset].query("n > 0")
-    sign = scale(one.metrics[dataset]) * (1 if one.higher(dataset) else -1)
+    sign = scale(one.metrics[dataset]) * (1 if one.higher[dataset] else -1)
     marks = {BASELINE: 0.0}
     for kind in (CONSTANT, CEILING):
         of_kind = sign * means.loc[means["kind"] == kind, "mean"]

@@ -1,9 +1,8 @@
 """The leaderboard: each row's mean and error in each column, over the trials of its cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,12 +19,12 @@ from oodbench.report.cells import (
     recorded_metrics,
 )
 from oodbench.report.gaps import BASELINE
-from oodbench.report.numbers import UNDEFINED, Cell, count, with_error, with_unit
+from oodbench.report.numbers import with_error
 from oodbench.report.statistics import LEAST, WIDEST, each_mean_and_error, half_width
 from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.run_spec import CONSTANT
-from oodbench.results.tables import CELL, ROW, Tables, origins, plugins_of, pretraining, seen_before
-from oodbench.selection import find_rule, rule_names, sees_test
+from oodbench.results.tables import ROW, Tables, origins, pretraining, seen_before
+from oodbench.selection import rule_names, sees_test
 from oodbench.selection.judge import Chosen, judge, judge_by_all
 
 COLUMN = ["test_environments", "environment", "metric"]
@@ -54,7 +53,7 @@ class Leaderboard:
     @property
     def rule(self) -> str:
         """The selection rule."""
-        return self.chosen.rule
+        return self.chosen.rule.full_name
 
     @cached_property
     def others(self) -> list["Leaderboard"]:
@@ -128,27 +127,20 @@ class Leaderboard:
             found[metric] = cells(self.chosen.on(there) if there else self.chosen, metric)
         return found
 
-    def last_cells(self, row: Mapping[Any, Any]) -> dict[str, Cell]:
-        """The last cells of a table's row by column title; `row` is the row's mean in `frame`."""
-        found: dict[str, Cell] = {with_unit(m): _number(row, m, m) for m in self.also}
-        if UNADAPTED in row:
-            found[UNADAPTED] = _number(row, UNADAPTED, row["metric"])
-        found["n"] = count(row["n"], row["planned"])
-        if PRETRAINING in row:
-            found[PRETRAINING] = row[PRETRAINING] or "none"
-        return found | ({FROM: row[FROM]} if FROM in row else {})
-
     @cached_property
     def notes(self) -> tuple[AnyNote, ...]:
         """The notes of a caption."""
-        tables = self.chosen.tables
-        rule = find_rule(self.rule, plugins=plugins_of(tables))
+        runs = self.chosen.tables.runs
         whole = bool((self.means["n"] == self.means["planned"]).all())
-        of_rule = notes(tables.runs, self.rule, rule.description, self.higher, whole)
+        of_rule = notes(runs, self.chosen.rule, self.higher, whole)
         about = [text for name, text in ABOUT.items() if name in self.frame]
-        about += seen_before(tables.runs)
+        about += seen_before(runs)
         lacking = _undefined([self.cells, *self._further.values()])
-        return (*of_rule, *lacking, *_ties(self.chosen), *about, *map(self._of_metric, self.also))
+        chosen = self.chosen.chosen
+        tied, of = int((chosen["weight"] < 1).sum()), counted(len(chosen), "cell")
+        ties = f"In {tied} of {of} draws tie in validation: the value is their mean."
+        further = map(self._of_metric, self.also)
+        return (*of_rule, *lacking, *[ties] * bool(tied), *about, *further)
 
     def _of_metric(self, metric: str) -> Note:
         is_higher = self._further[metric].query("metric == @metric")["higher"].iloc[0]
@@ -175,12 +167,6 @@ def leaderboard(
     board = Leaderboard(judge(tables, rule), metric, tuple(dict.fromkeys(also)))
     assert len(board.frame)  # names are checked here
     return board
-
-
-def _number(row: Mapping[Any, Any], name: str, metric: str) -> Cell:
-    if not np.isnan(row[name]):
-        return with_error(row[name], row[f"{name}_stderr"], metric)
-    return UNDEFINED if row.get(f"{name}_undefined") else ""
 
 
 def _undefined(tables: Sequence[pd.DataFrame]) -> list[Note]:
@@ -261,13 +247,6 @@ def disagreement(board: Leaderboard) -> list[Note]:
     return [Note(finding, brief)]
 
 
-def _ties(chosen: Chosen) -> list[str]:
-    several = int((chosen.tied.loc[~chosen.tied.duplicated(CELL), "weight"] < 1).sum())
-    of = counted(len(chosen.chosen), "cell")
-    text = f"In {several} of {of} draws tie in validation: the value is their mean."
-    return [text] * bool(several)
-
-
 def constant_verdicts(values: pd.DataFrame) -> pd.DataFrame:
     """Whether rows are `better` than the constant answer, `worse` or `equal`: ENTRY, `constant`.
 
@@ -313,13 +292,6 @@ def beside_constant(frame: pd.DataFrame) -> list[Note]:
         how = "95 % intervals of the paired differences over trials"
         sentences.append(Note(f"{finding} ({how}).", f"{finding}."))
     return sentences
-
-
-def beats_constant(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Mask of a leaderboard's numbers that beat the constant answer; all without one."""
-    if "constant" not in frame:
-        return pd.Series(True, frame.index)
-    return ~frame["constant"].isin(("equal", "worse"))
 
 
 def equal_rows(values: pd.DataFrame) -> list[Note]:

@@ -14,13 +14,14 @@ from oodbench.report.statistics import LEAST
 from oodbench.results.provenance import code, made_by
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.results.tables import CELL
+from oodbench.selection import Rule
 
 NAMED = 3
 """A remark names at most this many runs of a state."""
 
 
 def notes(
-    runs: pd.DataFrame, rule: str, description: str, higher: Mapping[str, bool], whole: bool = True
+    runs: pd.DataFrame, rule: Rule, higher: Mapping[str, bool], whole: bool
 ) -> tuple[AnyNote, ...]:
     """The notes of a caption: the selection rule, what the values are, and which direction is better.
 
@@ -32,14 +33,15 @@ def notes(
         error, few = "", ", too few for an error"
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
     down = ", ".join(m for m, up in higher.items() if not up)
-    clause = re.split(r"; | \(|, (?:each|which) ", description)[0]
+    selection = f"Selection {rule.full_name}"
+    clause = re.split(r"; | \(|, (?:each|which) ", rule.description)[0]
     text = (
         f"Values: in split of the test environments; {error}trials: {trials}{few}, hparam draws: "
     )
     brief = "Mean ± standard error over " * bool(error)
     brief += f"{trials} trial{'s' * (trials != '1')}{few}; draws: "
     found: list[AnyNote] = [
-        Note(f"Selection {rule}: {description}.", f"Selection {rule}: {clause}."),
+        Note(f"{selection}: {rule.description}.", f"{selection}: {clause}."),
         Note(f"{text}{draws}.", f"{brief}{draws.replace(' (random)', '')}."),
     ]
     for once in runs["hparams_from"].dropna().unique():

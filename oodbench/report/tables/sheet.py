@@ -1,7 +1,7 @@
 """A leaderboard as printed tables: those of each dataset, then one over all datasets."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,17 @@ import pandas as pd
 
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import MEAN, METHOD, TRANSDUCTIVE
-from oodbench.report.numbers import UNDEFINED, Cell, with_error, with_unit
+from oodbench.report.numbers import UNDEFINED, Cell, count, with_error, with_unit
 from oodbench.report.statistics import rounded
 from oodbench.report.tables import Block, Sheet
-from oodbench.report.tables.leaderboard import COLUMN, FROM, Leaderboard, beats_constant, is_mean
+from oodbench.report.tables.leaderboard import (
+    COLUMN,
+    FROM,
+    PRETRAINING,
+    UNADAPTED,
+    Leaderboard,
+    is_mean,
+)
 from oodbench.report.tables.remarks import findings_of
 
 SHARES, RANK = "mean (%)", "mean rank"
@@ -78,8 +85,8 @@ def _block(
     complete = is_complete(means)
     rows = pd.concat([means[complete], means[~complete], grey])
     ranked, labels = int(complete.sum()), list(rows.index)
-    lasts = [board.last_cells(row) for row in rows.to_dict("records")]
-    records = frame.assign(beats=beats_constant(frame)).to_dict("records")
+    lasts = [last_cells(board, row) for row in rows.to_dict("records")]
+    records = frame.assign(beats=_beats_constant(frame)).to_dict("records")
     entries = {tuple(e[name] for name in ("label", *COLUMN)): e for e in records}
     header, cells, fits = ["algorithm"], [labels], [0]
     for column in columns:
@@ -144,6 +151,30 @@ def value_cell(row: Any) -> Cell:
     return with_error(row["mean"], row["stderr"], row["metric"])
 
 
+def last_cells(board: Leaderboard, row: Mapping[Any, Any]) -> dict[str, Cell]:
+    """The last cells of a row by column title; `row` is the row's mean in `Leaderboard.frame`."""
+    found: dict[str, Cell] = {with_unit(m): _further_cell(row, m, m) for m in board.also}
+    if UNADAPTED in row:
+        found[UNADAPTED] = _further_cell(row, UNADAPTED, row["metric"])
+    found["n"] = count(row["n"], row["planned"])
+    if PRETRAINING in row:
+        found[PRETRAINING] = row[PRETRAINING] or "none"
+    return found | ({FROM: row[FROM]} if FROM in row else {})
+
+
+def _further_cell(row: Mapping[Any, Any], name: str, metric: str) -> Cell:
+    if not math.isnan(row[name]):
+        return with_error(row[name], row[f"{name}_stderr"], metric)
+    return UNDEFINED if row.get(f"{name}_undefined") else ""
+
+
+def _beats_constant(frame: pd.DataFrame) -> "pd.Series[bool]":
+    """Mask of the numbers that beat the constant answer; all of them if there is none."""
+    if "constant" not in frame:
+        return pd.Series(True, frame.index)
+    return ~frame["constant"].isin(("equal", "worse"))
+
+
 def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
     """Mask of rows with all planned trials, and as many defined values as any row of the dataset."""
     ended = means["n"] == means["planned"]
@@ -155,7 +186,7 @@ def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
 def _over_datasets(board: Leaderboard) -> Block:
     """The table of `_ranking`; complete methods come first."""
     frame = board.frame
-    means = frame[is_mean(frame)].assign(beats=beats_constant(frame))
+    means = frame[is_mean(frame)].assign(beats=_beats_constant(frame))
     columns = _ranking(board, means)
     datasets = list(frame["dataset"].unique())
     ranks, full = columns[RANK][0], list(columns[RANK][0].index)
