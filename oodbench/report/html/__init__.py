@@ -24,7 +24,7 @@ from oodbench.report.gaps import BASELINE, GROUPS, Gaps, bounded_mean, losses, l
 from oodbench.report.html.views import Numbers, short_number, views
 from oodbench.report.numbers import gain, place, share, unit_of_gains, with_unit
 from oodbench.report.statistics import Difference, kendall
-from oodbench.report.tables.leaderboard import Leaderboard
+from oodbench.report.tables.leaderboard import Leaderboard, is_mean
 from oodbench.report.tables.remarks import number_of_trials
 from oodbench.report.tables.sheet import last_cells, value_cell
 from oodbench.results.run_spec import COMPLETE, State
@@ -218,7 +218,7 @@ def _facts(d: Difference) -> list[list[str]]:
 
 
 def _environments(frame: pd.DataFrame, dataset: str, labels: Sequence[str]) -> list[dict[str, Any]]:
-    rest = frame[(frame["dataset"] == dataset) & (frame["environment"] != "mean")]
+    rest = frame[(frame["dataset"] == dataset) & ~is_mean(frame)]
     columns = []
     for key, group in rest.groupby(["test_environments", "environment", "metric"], sort=False):
         tests, environment, metric = map(str, key)

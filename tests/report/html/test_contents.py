@@ -78,6 +78,14 @@ def test_its_numbers_are_those_of_the_table_with_the_chosen_runs(
         assert float(cell[VALUE].split(" ")[0]) == pytest.approx(100 * mean, abs=0.051)
 
 
+def test_an_environment_may_be_called_mean(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for test in ("a", "mean"):
+        made.add("D", "ERM", (test,), 0, flat(0.5))
+    (environments,) = page(made.results.path)["rules"]["train_val"]["environments"]
+    assert [column["name"] for column in environments] == ["a", "mean"]
+
+
 def test_gains_are_paired_and_in_points(made: Made, tree: dict[str, Any]) -> None:
     table = scores(leaderboard(read_results(made.results), "train_val").cells)
     for name in (NASTY, PERCENT):
