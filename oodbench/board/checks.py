@@ -222,7 +222,7 @@ def _wrong_entries(file: Path, labels: set[str]) -> list[str]:
 def _wrong_cells(
     runs: pd.DataFrame, protocol: Sweep, entry: Entry, sets: Iterable[tuple[str, ...]]
 ) -> list[str]:
-    """What is wrong with a row that lacks one run for each trial, draw and test set, or has more."""
+    """What is wrong if a row does not have exactly one run for each trial, draw and test set."""
     planned = list(itertools.product(protocol.on(entry).trials, protocol.hparam_draws, sets))
     others = runs[~runs[WITHIN_ROW].apply(tuple, axis=1).isin(planned)]
     if len(others):

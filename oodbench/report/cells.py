@@ -262,10 +262,10 @@ def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataF
 def _of_predictor(chosen: Chosen, grid: pd.DataFrame) -> pd.DataFrame:
     records = chosen.tables.records
     own = (records["environment"].cat.codes == -1) & (records["split"] != SCORE)
+    if not own.any():
+        return pd.DataFrame()
     tables = Tables(chosen.runs, records[own])
     values = records_at(tables, chosen.tied[["id", "step", *CELL]])
-    if values.empty:
-        return pd.DataFrame()
     names = values[["dataset_label", "metric"]].drop_duplicates()
     key = [*CELL, "metric"]
     of_cells = grid.merge(names, on="dataset_label")

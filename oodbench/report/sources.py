@@ -185,6 +185,7 @@ def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, T
     if len(shown) < (count := every["dataset_label"].nunique()):
         parts["dataset"].add(f"{len(shown)} of {count} datasets")
     local, board = only(local, shown), only(board, shown)
+    here_runs, board_runs = local.runs, board.runs
     for dataset, runs in local.runs.groupby("dataset_label", sort=False):
         for column in ("trial", "draw"):
             common = set.intersection(*runs.groupby("label")[column].agg(set))
@@ -193,12 +194,11 @@ def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, T
                 raise UserError(f"the rows on {dataset} in {here} have no {column} in common")
             if common != planned:
                 parts[column].add(f"{len(common)} of {len(planned)} {column}s")
-            local, board = (
-                subset(
-                    t, t.runs[(t.runs["dataset_label"] != dataset) | t.runs[column].isin(common)]
-                )
-                for t in (local, board)
+            here_runs, board_runs = (
+                table[(table["dataset_label"] != dataset) | table[column].isin(common)]
+                for table in (here_runs, board_runs)
             )
+    local, board = subset(local, here_runs), subset(board, board_runs)
     texts = [
         " or ".join(sorted(parts[kind])) for kind in ("dataset", "trial", "draw") if parts[kind]
     ]
@@ -253,9 +253,9 @@ def _are_of(runs: pd.DataFrame, rows: Collection[RowName]) -> Booleans:
 
 
 def _apart(local: Tables, board: Tables) -> Tables:
-    """The local runs and records, with an id that ends with `@here` if the board has a run's id, too.
+    """The local tables, in which runs whose id is also on the board have an id that ends with `@here`.
 
-    A board's records are those of chosen steps, so that records here are not to be mixed with them.
+    A board has records of chosen steps only, which must not be mixed with the local ones.
     """
     frozen = set(board.runs["id"])
 

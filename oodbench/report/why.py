@@ -218,18 +218,15 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
         for name in varied(group["hparams"]):
             there = group[[name in hparams for hparams in group["hparams"]]]
             values = there["hparams"].map(itemgetter(name))
-            defaults, chosen = (
-                values[which].tolist() for which in (there["draw"] == 0, there.index.isin(best))
-            )
-            default = text_of(defaults[0]) if defaults else "-"
-            tried = _span(values.tolist())
-            rows.append([*map(str, row), name, default, tried, _span(chosen, with_median=True)])
-    title = "Hyperparameters: tried and chosen"
+            defaults, chosen = values[there["draw"] == 0], values[there.index.isin(best)]
+            spans = _span(defaults[:1]), _span(values), _span(chosen, with_median=True)
+            rows.append([*map(str, row), name, *spans])
     frame = pd.DataFrame(rows, columns=TRIED_HEADER)
     named = frame[TRIED_HEADER[:2]]
     repeated = named.eq(named.shift())
     repeated["algorithm"] &= repeated["dataset"]
     shown = frame.assign(**named.mask(repeated, "")).to_numpy().tolist()
+    title = "Hyperparameters: tried and chosen"
     block = Block(title, TRIED_HEADER, shown, len(rows), keys=3)
     once = runs["hparams_from"].dropna().unique()
     notes = (
@@ -252,7 +249,8 @@ def text_of(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _span(values: list[Any], with_median: bool = False) -> str:
+def _span(of_runs: "pd.Series[Any]", with_median: bool = False) -> str:
+    values = of_runs.tolist()
     if not values:
         return "-"
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):

@@ -58,7 +58,7 @@ class Leaderboard:
     @cached_property
     def others(self) -> list["Leaderboard"]:
         """The leaderboards by the other rules; empty if the rule sees the test environments."""
-        if self.alone or sees_test(self.rule):
+        if self.alone or self.chosen.rule.sees_test:
             return []
         names = [n for n in rule_names() if n != self.rule and not sees_test(n)]
         judged = judge_by_all(self.chosen.tables, names).values()
