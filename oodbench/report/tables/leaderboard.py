@@ -139,14 +139,13 @@ class Leaderboard:
         chosen = self.chosen.chosen
         tied, of = int((chosen["weight"] < 1).sum()), counted(len(chosen), "cell")
         ties = f"In {tied} of {of} draws tie in validation: the value is their mean."
-        further = map(self._of_metric, self.also)
+        further = list[Note]()
+        for metric in self.also:
+            is_higher = self._further[metric].query("metric == @metric")["higher"].iloc[0]
+            way = f"{'higher' if is_higher else 'lower'} is better"
+            text = "the mean over test environments of the same runs at the same steps."
+            further.append(Note(f"{metric}: {way}; {text}", f"{metric}: the same runs; {way}."))
         return (*of_rule, *lacking, *[ties] * bool(tied), *about, *further)
-
-    def _of_metric(self, metric: str) -> Note:
-        is_higher = self._further[metric].query("metric == @metric")["higher"].iloc[0]
-        way = f"{'higher' if is_higher else 'lower'} is better"
-        text = "the mean over test environments of the same runs at the same steps."
-        return Note(f"{metric}: {way}; {text}", f"{metric}: the same runs; {way}.")
 
     @cached_property
     def remarks(self) -> tuple[AnyNote, ...]:
