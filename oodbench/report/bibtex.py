@@ -43,13 +43,10 @@ def papers(files: Iterable[Path]) -> dict[str, str]:
     """The publications of the classes registered in these files, by name; a base's if a class has none."""
     found = {}
     for name, call, cls, classes in written(files):
-        texts = [paper_of(call), *(_numbers(c) for c in (cls, *bases_of(cls, classes)))]
+        docstrings = (ast.get_docstring(c) or "" for c in (cls, *bases_of(cls, classes)))
+        texts = [paper_of(call), *(" ".join(ARXIV.findall(text)[:1]) for text in docstrings)]
         found[name] = next(filter(None, texts), "")
     return found
-
-
-def _numbers(cls: ast.ClassDef) -> str:
-    return " ".join(ARXIV.findall(ast.get_docstring(cls) or "")[:1])
 
 
 def bibtex(frames: Tables) -> tuple[list[str], list[str]]:
