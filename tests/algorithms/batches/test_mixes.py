@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,14 +11,8 @@ from oodbench.algorithms.lisa import partners
 from scipy.stats import beta as beta_distribution
 from scipy.stats import chisquare, kstest
 
-from oodbench.algorithms import Batch, Problem, algorithms, beta, why_skipped
-from oodbench.conformance.tiny_problems import (
-    TASKS,
-    ImageTask,
-    tiny_algorithm,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.algorithms import Batch, algorithms, beta, why_skipped
+from oodbench.conformance.tiny_problems import TASKS, ImageTask, tiny_batch, tiny_problem
 from oodbench.train.batches import Batches, Examples
 from tests.helpers.algorithms.methods import BINARY, tiny
 
@@ -55,9 +50,7 @@ def test_each_step_and_trial_has_draws_of_its_own_that_no_hyperparameter_moves()
     batch = tiny_batch(BINARY)
     algorithm, other = (tiny("Mixup", alpha=alpha) for alpha in (0.2, 0.9))
     first, again, later = (algorithm.noise_at(batch, step) for step in (3, 3, 4))
-    assert torch.equal(first["share"], again["share"]) and torch.equal(
-        first["order"], again["order"]
-    )
+    assert all(torch.equal(first[name], again[name]) for name in ("share", "order"))
     assert not torch.equal(first["share"], later["share"])
     assert torch.equal(first["order"], other.noise_at(batch, 3)["order"])
 
@@ -68,19 +61,16 @@ def test_shares_have_the_beta_distribution(alpha: float) -> None:
     assert kstest(drawn.numpy(), beta_distribution(alpha, alpha).cdf).pvalue > 0.01
 
 
-CUT_MIX: Any = algorithms.get("CutMix")
-TASK = ImageTask("multiclass", 3)
-
-
-def images(side: int = 8) -> tuple[Problem, Batch]:
-    problem = replace(tiny_problem(TASK), input_shape=(2, side, side - 2))
-    x = torch.rand(5, 6, 2, side, side - 2, dtype=torch.float64)
-    return problem, replace(tiny_batch(TASK), x=x)
+def cut_mix(side: int = 8, **values: Any) -> tuple[Any, Batch]:
+    """CutMix, and a batch of images of `side` x `side` - 2 pixels."""
+    task, shape = ImageTask("multiclass", 3), (2, side, side - 2)
+    x = torch.rand(5, 6, *shape, dtype=torch.float64)
+    algorithm = tiny("CutMix", task, problem={"input_shape": shape}, **values)
+    return algorithm, replace(tiny_batch(task), x=x)
 
 
 def test_pixels_and_targets_are_those_of_the_partner_in_the_rectangle_alone() -> None:
-    problem, batch = images()
-    algorithm = tiny_algorithm(CUT_MIX, problem)
+    algorithm, batch = cut_mix()
     sizes = set()
     for step in range(20):
         drawn = algorithm.noise_at(batch, step)
@@ -102,16 +92,14 @@ def test_pixels_and_targets_are_those_of_the_partner_in_the_rectangle_alone() ->
 
 def test_rectangles_cover_the_share_that_is_drawn_unless_they_are_cut_off() -> None:
     """(1 - m) of the pixels is 1/2 in the mean for alpha 1; the borders take some of it."""
-    problem, batch = images(64)
-    algorithm = tiny_algorithm(CUT_MIX, problem)
+    algorithm, batch = cut_mix(64)
     corners = [algorithm.noise_at(batch, step)["corners"] for step in range(400)]
     areas = torch.stack([(last - first).prod() for first, last in corners]) / (64 * 62)
     assert areas.min() < 0.02 and 0.2 < areas.mean() < 0.5 and areas.max() > 0.6
 
 
 def test_some_steps_leave_images_as_they_are() -> None:
-    problem, batch = images()
-    algorithm = tiny_algorithm(CUT_MIX, problem, {"probability": 0.5})
+    algorithm, batch = cut_mix(probability=0.5)
     kept = [torch.equal(algorithm.prepared(batch, step).x, batch.x) for step in range(100)]
     assert 30 < sum(kept) < 75
 
@@ -194,10 +182,8 @@ def test_balanced_batches_mix_the_pairs_of_groups_equally_often(size: int) -> No
 
 
 def test_attributes_are_mixed_in_balanced_batches_alone() -> None:
-    problem = replace(tiny_problem(BINARY), attributes=2)
+    why = partial(why_skipped, algorithms.get("LISA"), tiny_problem(BINARY))
     values = {"domains": "attributes"}
-    assert "`sampling: rwg`" in str(why_skipped(algorithms.get("LISA"), problem, values))
+    assert "`sampling: rwg`" in str(why(values))
     for sampling in ("rwg", "subg"):
-        assert (
-            why_skipped(algorithms.get("LISA"), problem, {**values, "sampling": sampling}) is None
-        )
+        assert why({**values, "sampling": sampling}) is None

@@ -12,13 +12,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from oodbench.algorithms import algorithms
-from oodbench.conformance.tiny_problems import (
-    PLAIN,
-    TASKS,
-    tiny_algorithm,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch, tiny_problem
 from oodbench.networks.base import build
 from oodbench.results.run_spec import RunSpec
 from oodbench.tasks import Task
@@ -51,9 +45,7 @@ def test_the_head_begins_alone_at_its_own_rate() -> None:
     for step in range(2):
         for method in (algorithm, plain):
             method.train_step(tiny_batch(task), step)
-        pairs = zip(algorithm.network.parameters(), plain.network.parameters(), strict=True)
-        for p, q in pairs:
-            torch.testing.assert_close(p, q)
+        require_same_weights(algorithm.network, plain.network)
     body = algorithm.network.featurizer[1].weight.clone()
     algorithm.train_step(tiny_batch(task), 2)
     assert not torch.equal(algorithm.network.featurizer[1].weight, body)
@@ -99,16 +91,11 @@ def test_the_rate_falls_where_that_of_torch_does_and_for_the_last_time_after_thr
 def test_the_second_training_repeats_the_rates_of_the_first_from_its_weights() -> None:
     task, lr, length = Task("multiclass", 3), 0.05, 12
     values = {**PLAIN, **NUMBERS, "optimizer": "adam", "lr": lr, "weight_decay": 1e-2}
-    problem = replace(tiny_problem(task), steps=2 * length)
-    twice, trainings = replace(problem, steps=2 * length), []
-    cls: Any = algorithms.get("ERMPlusPlus")
-    method: Any = tiny_algorithm(
-        cls, twice, {**values, "first_stage": 0.5, "lr_schedule": "drop", "warm_up": 0.5}
-    )
-    losses = [3.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    staged = {**values, "first_stage": 0.5, "lr_schedule": "drop", "warm_up": 0.5}
+    method = tiny("ERMPlusPlus", task, problem={"steps": 2 * length}, **staged)
+    losses = [3.0, 2.0, *[1.0] * 10]
     for start in (0, length):
-        once: Any = tiny_algorithm(cls, replace(problem, steps=length), values)
-        trainings.append(once)
+        once = tiny("ERMPlusPlus", task, problem={"steps": length}, **values)
         for step in range(length):
             method.train_step(tiny_batch(task, start + step), start + step)
             falls = sum(step >= fall for fall in (5, 7, 9))
@@ -150,12 +137,8 @@ def test_the_first_training_is_validated_on_examples_that_it_does_not_see() -> N
         run.run_steps(stop - run.step)
         before = float(plateau.least)
         run.evaluate()
-        losses = torch.stack(
-            [
-                run.problem.task.losses(run.algorithm.predict(e.x), e.y).mean()
-                for e in environments.values()
-            ]
-        )
+        predicted = [(run.algorithm.predict(e.x), e.y) for e in environments.values()]
+        losses = torch.stack([run.problem.task.losses(z, y).mean() for z, y in predicted])
         # up to step 4 the head alone is trained, and at step 40 the second training begins
         wanted = float(losses.mean()) if stop == 4 else before
         assert float(plateau.least) == pytest.approx(wanted)

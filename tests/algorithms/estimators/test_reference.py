@@ -16,6 +16,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.svm import SVC, SVR
 
 from oodbench.algorithms import Problem, algorithms
+from oodbench.networks.base import build
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
@@ -44,12 +45,17 @@ def run_of(name: str, dataset: dict[str, Any]) -> Run:
     return Run(single(dataset, {"name": name}, steps=2), TrainSettings())
 
 
+def inputs(run: Run, x: Any) -> Any:
+    """What scikit-learn is given for the inputs of a run's examples."""
+    return run.data.dataset.transform(x, None).flatten(1).double().numpy()
+
+
 def pooled(run: Run) -> tuple[Any, Any]:
     """The examples that a run trains on, as arrays."""
     data = run.data
     x = torch.cat([data.environments[n].x[data.splits[n]["in"]] for n in run.names])
     y = torch.cat([data.environments[n].y[data.splits[n]["in"]] for n in run.names])
-    return data.dataset.transform(x, None).flatten(1).double().numpy(), y.numpy()
+    return inputs(run, x), y.numpy()
 
 
 def seeded(name: str, run: Run) -> dict[str, Any]:
@@ -71,8 +77,7 @@ def test_predictions_and_scores_are_those_of_scikit_learn(
     run.run_steps(2)
     evaluations = {(e.environment, e.split, e.metric): e.value for e in run.evaluate()}
     for environment, data in run.data.environments.items():
-        inputs = run.data.dataset.transform(data.x, None).flatten(1).double().numpy()
-        predicted = direct.predict(inputs)
+        predicted = direct.predict(inputs(run, data.x))
         logits = run.predict(data.x)
         own = logits > 0 if run.problem.task.kind == "binary" else logits.argmax(1)
         np.testing.assert_array_equal(own.flatten().numpy(), predicted)
@@ -88,8 +93,8 @@ def test_numbers_are_predicted_as_by_scikit_learn(name: str) -> None:
     x, y = pooled(run)
     direct = REGRESSORS[name](**seeded(name, run)).fit(x, y[:, 0])
     for data in run.data.environments.values():
-        inputs = run.data.dataset.transform(data.x, None).flatten(1).double().numpy()
-        np.testing.assert_allclose(run.predict(data.x)[:, 0].numpy(), direct.predict(inputs))
+        wanted = direct.predict(inputs(run, data.x))
+        np.testing.assert_allclose(run.predict(data.x)[:, 0].numpy(), wanted)
 
 
 def test_a_run_has_one_record_at_its_end(tmp_path: Path) -> None:
@@ -102,8 +107,6 @@ def test_a_run_has_one_record_at_its_end(tmp_path: Path) -> None:
 def test_one_class_alone_and_few_neighbours_are_no_mistake(name: str) -> None:
     cls: Any = algorithms.get(name)
     problem = Problem((2,), Task("multiclass", 3), ("a",), 1)
-    from oodbench.networks.base import build
-
     method = cls(build("Linear", {}, (2,), 3, 0), problem, cls.Hparams())
     method.fit_examples(torch.randn(3, 2), torch.ones(3))
     logits = method.predict(torch.randn(4, 2))

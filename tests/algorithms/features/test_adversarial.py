@@ -11,19 +11,21 @@ from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import LAST, PLAIN, STEPS, TASKS, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, gradient, tiny
-
-
-def make(name: str, task: Task, **values: object) -> Any:
-    return tiny(name, task, **{**PLAIN, **values})
+from tests.helpers.algorithms.methods import (
+    BINARY,
+    ON_EVERY_TASK,
+    gradient,
+    require_same_weights,
+    tiny,
+)
 
 
 def test_the_schedules() -> None:
-    ganin = make("DANN", BINARY, penalty_weight=3.0)
+    ganin = tiny("DANN", penalty_weight=3.0)
     assert ganin.reversal_weight(0) == 0
     assert ganin.reversal_weight(STEPS // 2) == pytest.approx(3 * (2 / (1 + math.exp(-5)) - 1))
     assert ganin.reversal_weight(LAST) == pytest.approx(3, rel=1e-3)
-    constant = make("DANN", BINARY, penalty_weight=3.0, schedule="constant")
+    constant = tiny("DANN", penalty_weight=3.0, schedule="constant")
     assert constant.reversal_weight(0) == constant.reversal_weight(LAST) == 3
 
 
@@ -47,24 +49,16 @@ def discriminator_loss(algorithm: Any, features: Tensor, y: Tensor, task: Task) 
 @pytest.mark.parametrize("name", ["DANN", "CDANN"])
 @ON_EVERY_TASK
 def test_the_discriminator_descends_and_the_features_ascend_its_loss(name: str, task: Task) -> None:
-    algorithm, batch = make(name, task, penalty_weight=0.7, schedule="constant"), tiny_batch(task)
+    algorithm, batch = tiny(name, task, penalty_weight=0.7, schedule="constant"), tiny_batch(task)
     out = algorithm.outputs(batch, 0)
     loss = discriminator_loss(algorithm, out.features, batch.y, task)
     found = algorithm.objective(out)
     torch.testing.assert_close(found, out.risks.mean() + loss)
     torch.testing.assert_close(out.metrics["discriminator_loss"], loss.detach())
-
-    def gradients(value: Tensor, parameters: Any) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(value, list(parameters), retain_graph=True)
-
-    own, featurizer = list(algorithm.discriminator.parameters()), algorithm.network.featurizer
-    for a, b in zip(gradients(found, own), gradients(loss, own), strict=True):
-        torch.testing.assert_close(a, b)
-    risk = gradients(out.risks.mean(), featurizer.parameters())
-    adversary = gradients(loss, featurizer.parameters())
-    total = gradients(found, featurizer.parameters())
-    for a, r, d in zip(total, risk, adversary, strict=True):
-        torch.testing.assert_close(a, r - 0.7 * d)
+    wanted = {algorithm.discriminator: loss, algorithm.network.featurizer: -0.7 * loss}
+    for module, term in wanted.items():
+        ours, theirs = (gradient(v, module.parameters()) for v in (found, out.risks.mean() + term))
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_discriminator_is_told_which_environments_a_step_is_of() -> None:
@@ -150,11 +144,8 @@ def test_the_objective_is_the_sum_of_its_terms(kind: str) -> None:
         wanted = wanted + 2.0 / classes * task.losses(mixed, y[i : i + 1]).sum()
     found = algorithm.objective(out)
     torch.testing.assert_close(found, wanted + adversarial)
-    parts = {
-        "featurizers": ([*network.parameters(), *algorithm.of_environment.parameters()], -0.6),
-        "discriminator": (list(algorithm.discriminator.parameters()), 1.0),
-    }
-    for parameters, sign in parts.values():
+    featurizers = [*network.parameters(), *algorithm.of_environment.parameters()]
+    for parameters, sign in ((featurizers, -0.6), (list(algorithm.discriminator.parameters()), 1)):
         theirs = gradient(wanted + sign * adversarial, parameters)
         torch.testing.assert_close(gradient(found, parameters), theirs)
 
@@ -162,9 +153,7 @@ def test_the_objective_is_the_sum_of_its_terms(kind: str) -> None:
 def test_both_featurizers_start_alike_only_where_they_are_pretrained() -> None:
     algorithm = tiny("ADRMX")
     assert algorithm.problem.pretrained
-    pairs = zip(
-        algorithm.network.featurizer.parameters(),
-        algorithm.of_environment.parameters(),
-        strict=True,
-    )
-    assert all(torch.equal(p, q) for p, q in pairs)
+    require_same_weights(algorithm.network.featurizer, algorithm.of_environment, rtol=0, atol=0)
+    algorithm = tiny("ADRMX", problem={"pretrained": False})
+    weights = algorithm.network.featurizer[1].weight
+    assert not torch.equal(weights, algorithm.of_environment[1].weight)

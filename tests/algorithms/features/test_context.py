@@ -30,7 +30,7 @@ def test_three_steps_are_those_of_the_equation() -> None:
             m[e] = embedding.detach()
             inputs = torch.cat([phi, embedding.expand(6, 8)], 1)
             logits = inputs @ weight.T + head.bias
-            risks.append(torch.nn.functional.cross_entropy(logits, batch.y[e]))
+            risks.append(cross_entropy(logits, batch.y[e]))
         loss = torch.stack(risks).mean()
         descend(twin, loss)
         torch.testing.assert_close(algorithm.train_step(batch, step)["loss"], loss.detach())
@@ -66,10 +66,8 @@ def test_three_steps_of_arm_are_those_of_the_equation() -> None:
         batch = tiny_batch(task, seed=step)
         risks = []
         for e in range(5):
-            h = batch.x[e]
-            for layer in twin.context:
-                h = layer(h)
-            inputs = torch.cat([batch.x[e], h.mean(0).expand(6, 1)], 1)
+            context = twin.context(batch.x[e]).mean(0)
+            inputs = torch.cat([batch.x[e], context.expand(6, 1)], 1)
             risks.append(cross_entropy(twin.network(inputs), batch.y[e]))
         loss = torch.stack(risks).mean()
         descend(twin, loss)
@@ -79,15 +77,11 @@ def test_three_steps_of_arm_are_those_of_the_equation() -> None:
     assert all(not torch.equal(p, q) for p, q in zip(first, now, strict=True))
 
 
-def of_images(**values: Any) -> Any:
+def test_an_image_has_one_more_channel_which_is_the_mean_of_its_neighbours() -> None:
     problem = replace(tiny_problem(BINARY), input_shape=(2, 8, 8))
     network = build("ConvNet", {"width": 4, "depth": 1}, problem.input_shape, 1, 0)
-    hparams = algorithms.get("ARM").Hparams(batch_size=6, **values)
-    return algorithms.get("ARM")(network, problem, hparams)
-
-
-def test_an_image_has_one_more_channel_which_is_the_mean_of_its_neighbours() -> None:
-    algorithm = of_images().eval()
+    cls: Any = algorithms.get("ARM")
+    algorithm = cls(network, problem, cls.Hparams(batch_size=6)).eval()
     x = torch.randn(15, 2, 8, 8)
     seen: list[Tensor] = []
     algorithm.network.register_forward_pre_hook(lambda _, given: seen.append(given[0]))

@@ -10,7 +10,12 @@ from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
 from oodbench.networks.base import build
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import ON_EVERY_TASK, risks_of, tiny
+from tests.helpers.algorithms.methods import (
+    ON_EVERY_TASK,
+    require_same_weights,
+    risks_of,
+    tiny,
+)
 
 MIRO = algorithms.get("MIRO")
 
@@ -39,8 +44,7 @@ def test_it_minimises_its_equation_and_the_variances_are_learned_faster(task: Ta
     for i, (p, was, gradient) in enumerate(zip(now, before, wanted, strict=True)):
         rate = 0.1 if i == len(now) - 1 else 0.01
         torch.testing.assert_close(was - p.detach(), rate * gradient)
-    for p, q in zip(algorithm.original.parameters(), first.parameters(), strict=True):
-        assert torch.equal(p, q)
+    require_same_weights(algorithm.original, first, rtol=0, atol=0)
 
 
 def test_variances_start_at_a_tenth_one_for_each_channel_of_each_stage() -> None:

@@ -1,5 +1,6 @@
 """The AND-mask, its complement, the SAND-mask and the temporal one, component by component."""
 
+import copy
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -15,14 +16,19 @@ from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
     network_step,
-    tiny_algorithm,
     tiny_batch,
     tiny_problem,
 )
 from oodbench.gradients.backward import stacked_gradients
 from oodbench.networks.base import build
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import BINARY, gradients_of_step, tiny
+from tests.helpers.algorithms.methods import (
+    BINARY,
+    gradient,
+    gradients_of_step,
+    require_same_weights,
+    tiny,
+)
 
 ANDMASK: Any = algorithms.get("ANDMask")
 
@@ -80,13 +86,11 @@ def test_normalised_gradients_of_weights_count_with_length_one() -> None:
     values = {"tau": 0.9, "rescale": False, "normalize": True}
     weight, bias = random_gradients(3), torch.tensor([[1.0], [2.0], [3.0]])
     lengths = torch.tensor([0.1, 1.0, 10.0]).view(3, 1, 1)
-    wanted = plain_loop(
-        weight / weight.square().sum((1, 2)).sqrt().view(3, 1, 1), Fraction(1), False, False
-    )
-    torch.testing.assert_close(
-        tiny("ANDMask", BINARY, 3, **values).combine(lengths * weight), wanted
-    )
-    assert tiny("ANDMask", BINARY, 3, **values).combine(bias).tolist() == [2.0]
+    of_length_one = weight / weight.square().sum((1, 2), keepdim=True).sqrt()
+    wanted = plain_loop(of_length_one, Fraction(1), False, False)
+    algorithm = tiny("ANDMask", BINARY, 3, **values)
+    torch.testing.assert_close(algorithm.combine(lengths * weight), wanted)
+    assert algorithm.combine(bias).tolist() == [2.0]
 
 
 def test_a_normalised_step_takes_the_gradients_themselves_not_their_signs() -> None:
@@ -129,11 +133,10 @@ def test_the_xor_mask_is_the_rest(tau: float) -> None:
 
 def test_examples_are_units_of_any_environment() -> None:
     """Ten examples, stacked as one or as five environments, give the same gradient."""
-    one, five = tiny_batch(TASKS["binary"], 0, 1, 10), tiny_problem(TASKS["binary"])
-    example: Any = algorithms.get("ExampleANDMask")
-    assert why_skipped(example, tiny_problem(TASKS["binary"], ("a",))) is None
+    one = tiny_batch(BINARY, 0, 1, 10)
+    assert why_skipped(algorithms.get("ExampleANDMask"), tiny_problem(BINARY, ("a",))) is None
     split = Batch(one.x.view(5, 2, 4), one.y.view(5, 2))
-    found = [network_step(tiny_algorithm(example, five, PLAIN), batch, 0) for batch in (one, split)]
+    found = [network_step(tiny("ExampleANDMask", **PLAIN), batch, 0) for batch in (one, split)]
     torch.testing.assert_close(*found)
 
 
@@ -164,28 +167,20 @@ def layers(network: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 @pytest.mark.parametrize("name", ["ANDMask", "ExampleANDMask", "XORMask"])
 def test_every_update_says_what_it_kept_of_each_layer(name: str) -> None:
-    values = {"tau": 0.6, "weight_decay": 0.1}
-    cls: Any = algorithms.get(name)
-    algorithm = tiny_algorithm(cls, tiny_problem(TASKS["multiclass"]), values)
+    algorithm = tiny(name, TASKS["multiclass"], tau=0.6, weight_decay=0.1)
     batch = tiny_batch(TASKS["multiclass"])
-    norms = {
-        layer: torch.cat([p.detach().flatten() for p in parameters]).norm()
-        for layer, parameters in layers(algorithm.network).items()
-    }
-    risks = algorithm.outputs(batch, 0)
-    units = risks.risks if cls.unit == "environment" else risks.losses.flatten()
-    shares = {}
+    out, wanted = algorithm.outputs(batch, 0), {}
+    units = out.losses.flatten() if name == "ExampleANDMask" else out.risks
     for layer, parameters in layers(algorithm.network).items():
-        every = [torch.autograd.grad(u, parameters, retain_graph=True) for u in units]
-        gradients = torch.stack([torch.cat([g.flatten() for g in unit]) for unit in every])
+        gradients = torch.stack([gradient(unit, parameters) for unit in units])
         agree = gradients.sign().sum(0).abs() >= 0.6 * len(units) - 1e-4
-        kept = agree != (name == "XORMask")
-        shares[layer] = (kept & (gradients != 0).any(0)).double().mean()
+        kept = (agree != (name == "XORMask")) & (gradients != 0).any(0)
+        wanted[f"kept {layer}"] = kept.double().mean().item()
+        norm = torch.cat([p.detach().flatten() for p in parameters]).norm()
+        wanted[f"weight norm {layer}"] = norm.item()
     metrics = algorithm.train_step(batch, 0)
-    assert len(norms) == len(shares) > 2
-    for layer in norms:
-        assert metrics[f"weight norm {layer}"].item() == pytest.approx(norms[layer].item())
-        assert metrics[f"kept {layer}"].item() == pytest.approx(shares[layer].item())
+    assert len(wanted) > 4
+    assert {key: metrics[key].item() for key in wanted} == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("tau", "k"), [(0.0, 0.5), (0.4, 2.0), (0.6, 1e3)])
@@ -217,7 +212,6 @@ def test_equal_gradients_have_full_weight_and_zeros_none() -> None:
     assert tiny("SANDMask", tau=1.0).combine(gradients).tolist() == [0.0, 0.0]
 
 
-METHOD: Any = algorithms.get("TemporalANDMask")
 GRADIENTS = torch.tensor([[1.0, -2.0, 0.0], [0.3, 0.1, -0.7], [1.0, -1.0, 0.2], [2.0, -0.5, 0.0]])
 GRADIENTS = GRADIENTS.double()
 
@@ -227,8 +221,8 @@ def steps(**values: Any) -> Tensor:
     parameter = nn.Parameter(torch.tensor([1.0, -1.0, 2.0]).double())
     optimizer = TemporalANDMask([parameter], **values)
     found = []
-    for gradient in GRADIENTS:
-        parameter.grad = gradient.clone()
+    for given in GRADIENTS:
+        parameter.grad = given.clone()
         optimizer.step()
         found.append(parameter.detach().clone())
     return torch.stack(found)
@@ -245,8 +239,8 @@ def test_the_temporal_mask_is_algorithm_1(tau: float, decay: str, corrected: boo
     )  # fmt: skip
     theta = [1.0, -1.0, 2.0]
     m, v, a = [0.0] * 3, [0.0] * 3, [0.0] * 3
-    for t, gradient in enumerate(GRADIENTS.tolist(), 1):
-        for i, loss_gradient in enumerate(gradient):
+    for t, given in enumerate(GRADIENTS.tolist(), 1):
+        for i, loss_gradient in enumerate(given):
             g = loss_gradient + (wd * theta[i] if decay == "coupled" else 0.0)
             sign = (loss_gradient > 0) - (loss_gradient < 0)
             m[i] = b1 * m[i] + (1 - b1) * g
@@ -261,28 +255,23 @@ def test_the_temporal_mask_is_algorithm_1(tau: float, decay: str, corrected: boo
 
 
 def test_every_environment_has_its_turn_in_every_round() -> None:
-    algorithm: Any = tiny_algorithm(METHOD, tiny_problem(TASKS["binary"]))
-    rounds = [
-        tuple(e for i in range(5) for e in algorithm.environments_at(5 * r + i)) for r in range(30)
-    ]
-    assert all(sorted(turns) == [0, 1, 2, 3, 4] for turns in rounds)
-    assert len(set(rounds)) > 20
-    other = replace(algorithm.problem, seed=1)
-    of_another_trial: Any = tiny_algorithm(METHOD, other)
-    turns = [of_another_trial.environments_at(step) for step in range(50)]
-    assert turns != [algorithm.environments_at(step) for step in range(50)]
+    turns = []
+    for seed in (0, 1):
+        algorithm = tiny("TemporalANDMask", problem={"seed": seed})
+        turns.append([e for step in range(150) for e in algorithm.environments_at(step)])
+    rounds = [tuple(turns[0][start : start + 5]) for start in range(0, 150, 5)]
+    assert all(sorted(turn) == [0, 1, 2, 3, 4] for turn in rounds)
+    assert len(set(rounds)) > 20 and turns[0] != turns[1]
 
 
 def test_a_step_sees_one_environment() -> None:
     task = TASKS["regression"]
     batch, other = tiny_batch(task, 0), tiny_batch(task, 1)
-    first: Any = tiny_algorithm(METHOD, tiny_problem(task))
+    first, second = (tiny("TemporalANDMask", task) for _ in range(2))
+    network = copy.deepcopy(first.network)
     (e,) = first.environments_at(7)
     other.x[e], other.y[e] = batch.x[e], batch.y[e]
-    second = tiny_algorithm(METHOD, tiny_problem(task))
     losses = [float(a.train_step(b, 7)["loss"]) for a, b in ((first, batch), (second, other))]
-    network = tiny_algorithm(METHOD, tiny_problem(task)).network
     wanted = task.losses(network(batch.x[e]), batch.y[e]).mean().item()
     assert losses == pytest.approx([wanted, wanted])
-    for one, two in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, two)
+    require_same_weights(first, second, rtol=0, atol=0)

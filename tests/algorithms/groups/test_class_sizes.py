@@ -13,17 +13,17 @@ from oodbench.algorithms import Outputs, algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.algorithms.methods import require_equation
+from tests.helpers.algorithms.methods import require_equation, tiny
 from tests.helpers.results.sweeps import DIGITS, first
 
 COUNTS = {"binary": (60, 4, 9, 27), "multiclass": (40, 3, 11, 7, 0, 39)}
 """The sizes of the groups, two for each class."""
 
 
-def made(name: str, kind: str, **values: object) -> tuple[Any, Outputs]:
+def made(name: str, kind: str, **values: Any) -> tuple[Any, Outputs]:
     """A method where groups have the sizes COUNTS, and its outputs on a batch."""
-    problem = replace(tiny_problem(TASKS[kind]), counts=(COUNTS[kind],) * 5)
-    algorithm = tiny_algorithm(algorithms.get(name), problem, values)
+    counts = {"counts": (COUNTS[kind],) * 5}
+    algorithm = tiny(name, TASKS[kind], problem=counts, **values)
     return algorithm, algorithm.outputs(tiny_batch(TASKS[kind]), 3)
 
 
@@ -40,11 +40,8 @@ def each(out: Outputs) -> list[tuple[Tensor, int, int, Tensor]]:
 
 def sizes(kind: str, over: str) -> list[int]:
     groups = COUNTS[kind]
-    return (
-        list(groups)
-        if over == "groups"
-        else [a + b for a, b in zip(groups[::2], groups[1::2], strict=True)]
-    )
+    classes = [a + b for a, b in zip(groups[::2], groups[1::2], strict=True)]
+    return list(groups) if over == "groups" else classes
 
 
 BETA = 1 - 1 / 500
@@ -73,8 +70,7 @@ def test_an_example_counts_by_the_size_of_its_class_or_group(
 
 
 def test_environments_count_alike_in_the_sizes_of_classes() -> None:
-    problem = replace(tiny_problem(TASKS["binary"]), counts=((6, 0, 1, 1), (10, 10, 10, 10)))
-    algorithm: Any = tiny_algorithm(algorithms.get("ReWeight"), problem)
+    algorithm = tiny("ReWeight", problem={"counts": ((6, 0, 1, 1), (10, 10, 10, 10))})
     shares = (6 / 8 + 1 / 2) / 2, (2 / 8 + 1 / 2) / 2
     assert algorithm.counts.tolist() == pytest.approx([48 * share for share in shares])
 

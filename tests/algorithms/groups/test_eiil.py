@@ -1,19 +1,20 @@
 """EIIL: its environments are the best of all, and its second stage is IRM on them."""
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import algorithms
-from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from tests.helpers.algorithms.methods import require_equation, scale_gradient
+from oodbench.conformance.tiny_problems import tiny_batch
+from tests.helpers.algorithms.methods import BINARY, require_equation, scale_gradient, tiny
 
-PROBLEM = replace(tiny_problem(TASKS["binary"], ("a", "b")), steps=100)
-VALUES = {"first_stage": 0.5, "anneal_steps": 0.4, "penalty_weight": 30.0}
+
+def made(**values: object) -> Any:
+    """EIIL on two environments in 100 steps."""
+    values = {"first_stage": 0.5, "anneal_steps": 0.4, "penalty_weight": 30.0, **values}
+    return tiny("EIIL", BINARY, 2, {"steps": 100}, **values)
 
 
 def gradients_of_scale(algorithm: Any, batch: Any) -> Tensor:
@@ -27,8 +28,7 @@ def gradients_of_scale(algorithm: Any, batch: Any) -> Tensor:
 
 
 def test_no_other_two_environments_have_a_larger_penalty() -> None:
-    algorithm: Any = tiny_algorithm(algorithms.get("EIIL"), PROBLEM, VALUES)
-    batch = tiny_batch(TASKS["binary"], environments=2)
+    algorithm, batch = made(), tiny_batch(BINARY, environments=2)
     split = algorithm.next_buffers(algorithm.outputs(batch, 10))["wrong"].flatten()
     g = gradients_of_scale(algorithm, batch).flatten()
 
@@ -42,18 +42,14 @@ def test_no_other_two_environments_have_a_larger_penalty() -> None:
 
 @pytest.mark.parametrize(("step", "weight"), [(49, 1.0), (50, 1.0), (69, 1.0), (70, 30.0)])
 def test_weight_decay_is_divided_like_the_loss(step: int, weight: float) -> None:
-    algorithm: Any = tiny_algorithm(
-        algorithms.get("EIIL"), PROBLEM, {**VALUES, "weight_decay": 0.6}
-    )
-    assert algorithm.rates(step).weight_decay == pytest.approx(0.6 / weight)
+    assert made(weight_decay=0.6).rates(step).weight_decay == pytest.approx(0.6 / weight)
 
 
 @pytest.mark.parametrize(("step", "weight"), [(50, 1.0), (69, 1.0), (70, 30.0), (99, 30.0)])
 def test_the_second_stage_is_irm_on_the_environments_that_were_found(
     step: int, weight: float
 ) -> None:
-    algorithm: Any = tiny_algorithm(algorithms.get("EIIL"), PROBLEM, VALUES)
-    batch = tiny_batch(TASKS["binary"], environments=2)
+    algorithm, batch = made(), tiny_batch(BINARY, environments=2)
     found = algorithm.next_buffers(algorithm.outputs(batch, 10))
     algorithm.load_state_dict(found, strict=False)
     with torch.no_grad():
@@ -71,7 +67,7 @@ def test_the_second_stage_is_irm_on_the_environments_that_were_found(
 
 
 def test_the_first_stage_is_erm() -> None:
-    algorithm: Any = tiny_algorithm(algorithms.get("EIIL"), PROBLEM, VALUES)
-    out = algorithm.outputs(tiny_batch(TASKS["binary"], environments=2), 49)
+    algorithm = made()
+    out = algorithm.outputs(tiny_batch(BINARY, environments=2), 49)
     out.buffers.update(algorithm.next_buffers(out))
     require_equation(algorithm.minimised(out), out.risks.mean(), algorithm.network)

@@ -1,37 +1,23 @@
 """JTT and LfF, which learn from mistakes, against their equations."""
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, algorithms
-from oodbench.conformance.tiny_problems import (
-    PLAIN,
-    TASKS,
-    tiny_algorithm,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
 from tests.helpers.algorithms.methods import descend, half, require_same_weights, tiny
 
-JTT: Any = algorithms.get("JTT")
 TASK = TASKS["multiclass"]
-PROBLEM = replace(tiny_problem(TASK), steps=6)
-VALUES = {**PLAIN, "lr": 0.1, "first_stage": 0.5, "upweight": 7.0}
-
-
-def weights(algorithm: Algorithm) -> list[Tensor]:
-    return [p.detach().clone() for p in algorithm.network.parameters()]
 
 
 def test_both_stages_of_jtt_are_those_of_the_paper() -> None:
-    algorithm = tiny_algorithm(JTT, PROBLEM, VALUES)
-    twin = tiny_algorithm(algorithms.get("ERM"), PROBLEM, {**PLAIN, "lr": 0.1})
-    start, wrong = weights(algorithm), torch.zeros(5, 6, dtype=torch.float64)
+    values = {**PLAIN, "lr": 0.1}
+    staged = {**values, "first_stage": 0.5, "upweight": 7.0}
+    algorithm, twin = tiny("JTT", TASK, 5, {"steps": 6}, **staged), tiny("ERM", TASK, **values)
+    start, wrong = copy.deepcopy(twin.network), torch.zeros(5, 6, dtype=torch.float64)
     for step in range(3):
         batch = half(tiny_batch(TASK), step)
         assert batch.index is not None
@@ -39,10 +25,9 @@ def test_both_stages_of_jtt_are_those_of_the_paper() -> None:
         wrong.scatter_(1, batch.index, (predicted != batch.y).double())
         twin.train_step(batch, step)
         algorithm.train_step(batch, step)
-        assert all(map(torch.equal, weights(algorithm), weights(twin)))
+        require_same_weights(algorithm.network, twin.network, rtol=0, atol=0)
     assert 0 < wrong.sum() < 30 and torch.equal(algorithm.get_buffer("wrong"), wrong)
-    for p, value in zip(twin.network.parameters(), start, strict=True):
-        p.data.copy_(value)
+    twin.network.load_state_dict(start.state_dict())
     for step in range(3, 6):
         batch = half(tiny_batch(TASK), step)
         assert batch.index is not None

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,7 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Outputs, algorithms
-from oodbench.conformance.tiny_problems import (
-    PLAIN,
-    TASKS,
-    tiny_algorithm,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
 from oodbench.hparams import defaults
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -26,7 +19,7 @@ from tests.helpers.algorithms.methods import descend, require_same_weights, tiny
 from tests.helpers.results.sweeps import DIGITS, ended, first
 
 TASK = TASKS["multiclass"]
-PROBLEM = replace(tiny_problem(TASK), steps=6, counts=((9, 1, 4, 0, 2, 2),) * 5)
+PROBLEM = {"steps": 6, "counts": ((9, 1, 4, 0, 2, 2),) * 5}
 CLASSES = torch.tensor([10.0, 4.0, 4.0], dtype=torch.float64)
 
 
@@ -73,9 +66,9 @@ CASES: dict[str, tuple[Callable[[Outputs, Any, Any], Tensor], dict[str, Any]]] =
 def test_both_stages_are_those_that_the_method_says(name: str) -> None:
     second, values = CASES[name]
     values = {**PLAIN, "lr": 0.1, "first_stage": 0.5, **values}
-    algorithm = tiny_algorithm(algorithms.get(name), PROBLEM, values)
+    algorithm = tiny(name, TASK, 5, PROBLEM, **values)
     plain = {n: values[n] for n in defaults(algorithms.get("ERM").Hparams) if n in values}
-    twin = tiny_algorithm(algorithms.get("ERM"), PROBLEM, plain)
+    twin = tiny("ERM", TASK, 5, PROBLEM, **plain)
     start = copy.deepcopy(twin.network.classifier)
     for step in range(3):
         twin.train_step(tiny_batch(TASK, step), step)
@@ -112,7 +105,7 @@ def test_a_new_stage_begins_with_a_new_optimizer(
 
 
 def run_of(name: str, **values: object) -> Run:
-    entry = {"name": name, "hparams": {"batch_size": 16, "first_stage": 2, **values}}
+    entry = {"name": name, "hparams": {"batch_size": 16, **values}}
     data = {**DIGITS, "copies": 3}
     return Run(first(algorithms=[entry], datasets=[data], steps=6), TrainSettings())
 
@@ -130,7 +123,7 @@ def places(run: Run, step: int) -> list[set[int]]:
 
 @pytest.mark.parametrize("name", ["DFR", "AFR"])
 def test_the_second_stage_is_of_scans_that_the_first_never_saw(name: str) -> None:
-    run = run_of(name, held_out=0.3)
+    run = run_of(name, first_stage=2, held_out=0.3)
     stages = [[places(run, step) for step in steps] for steps in ((0, 1), range(2, 6))]
     for e in range(len(run.names)):
         seen, held_out = (set.union(*(of_step[e] for of_step in stage)) for stage in stages)
@@ -139,7 +132,7 @@ def test_the_second_stage_is_of_scans_that_the_first_never_saw(name: str) -> Non
 
 @pytest.mark.parametrize(("sampling", "groups"), [("rwy", 2), ("rwg", 4), ("subg", 4)])
 def test_the_second_stage_is_balanced(sampling: str, groups: int) -> None:
-    run = run_of("DFR", second_sampling=sampling, held_out=0.0)
+    run = run_of("DFR", first_stage=2, second_sampling=sampling, held_out=0.0)
     for steps, balanced in ((range(2), False), (range(2, 62), True)):
         labels = []
         for batch in (run.batches_at(step)[step] for step in steps):
@@ -150,19 +143,11 @@ def test_the_second_stage_is_balanced(sampling: str, groups: int) -> None:
 
 
 def test_without_held_out_examples_the_first_stage_has_the_batches_of_erm() -> None:
-    erm = Run(
-        first(
-            algorithms=[{"name": "ERM", "hparams": {"batch_size": 16}}],
-            datasets=[{**DIGITS, "copies": 3}],
-            steps=6,
-        ),
-        TrainSettings(),
-    )
-    run = run_of("CRT")
+    erm, run = run_of("ERM"), run_of("CRT", first_stage=2)
     assert torch.equal(run.batches_at(1)[1].x, erm.batches_at(1)[1].x)
     assert not torch.equal(run.batches_at(2)[2].x, erm.batches_at(2)[2].x)
     assert "stage" in str(why_not(run))
 
 
 def test_a_run_with_both_stages_ends(tmp_path: Path) -> None:
-    ended(run_of("DFR").spec, tmp_path / "run")
+    ended(run_of("DFR", first_stage=2).spec, tmp_path / "run")

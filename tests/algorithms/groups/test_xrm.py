@@ -17,7 +17,7 @@ from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import BINARY, tiny
+from tests.helpers.algorithms.methods import BINARY, require_same_weights, tiny
 
 MULTICLASS = TASKS["multiclass"]
 SIX = 6 / 12
@@ -103,11 +103,10 @@ def test_six_updates_of_the_first_stage_are_those_of_the_authors_code(task: Task
 @pytest.mark.parametrize("over", ["groups", "environments"])
 def test_the_second_stage_is_group_dro_on_what_was_inferred(over: str) -> None:
     ours = twelve(BINARY, lr=0.02, eta=0.3, over=over, optimizer="adam")
-    start = [p.clone() for p in ours.network.parameters()]
+    start = copy.deepcopy(ours.network)
     for step, batch in enumerate(steps_of_a_trial(BINARY)):
         ours.train_step(batch, step)
-    for before, now in zip(start, ours.network.parameters(), strict=True):
-        assert torch.equal(before, now)
+    require_same_weights(ours.network, start, rtol=0, atol=0)
     ours.mistaken.copy_(torch.randint(2, (5, 6), generator=torch.Generator().manual_seed(0)))
     network, mistaken = copy.deepcopy(ours.network), ours.mistaken.flatten()
     optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
@@ -136,7 +135,7 @@ def test_the_second_stage_is_group_dro_on_what_was_inferred(over: str) -> None:
     found, wanted = (parameters_to_vector(n.parameters()) for n in (ours.network, network))
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
     assert mistaken.unique().tolist() == [0, 1]
-    assert (found - torch.cat([p.flatten() for p in start])).abs().max() > 0.05
+    assert (found - parameters_to_vector(start.parameters())).abs().max() > 0.05
 
 
 @pytest.mark.parametrize("name", ["ERM", "IRM", "ANDMask", "MLDG", "JTT", "ISR_Mean", "SelfReg"])
@@ -180,8 +179,7 @@ def test_without_a_first_stage_it_is_its_method_on_the_training_environments() -
     for step in range(3):
         for algorithm in (xrm, alone):
             algorithm.train_step(tiny_batch(BINARY, seed=step), step)
-    for one, other in zip(xrm.network.parameters(), alone.network.parameters(), strict=True):
-        assert torch.equal(one, other)
+    require_same_weights(xrm.network, alone.network, rtol=0, atol=0)
 
 
 def test_a_class_of_one_example_is_impossible_in_the_plan(tmp_path: Path) -> None:

@@ -1,23 +1,16 @@
 """ERM, IRM's penalty, and the schedule that all penalized methods share."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from oodbench.algorithms.irm import orders
-from torch import Tensor
-from torch.nn.utils import parameters_to_vector
+from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms, first_step
-from oodbench.conformance.tiny_problems import (
-    LAST,
-    PLAIN,
-    network_step,
-    tiny_algorithm,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.algorithms import Batch, algorithms, first_step
+from oodbench.conformance.tiny_problems import LAST, PLAIN, network_step, tiny_batch
 from oodbench.hparams import distributions
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.tasks import Task
@@ -26,30 +19,12 @@ from tests.helpers.algorithms.methods import (
     ON_EVERY_TASK,
     gradient,
     require_equation,
-    require_same_weights,
+    require_six_updates,
     risks_of,
     scale_gradient,
     squared_norm,
     tiny,
 )
-
-IRM: Any = algorithms.get("IRM")
-
-
-SCALES = (0.1, 1.0)
-POPULATION = torch.tensor([0.66445, 0.66445, 0.33555, 0.33555]).double()
-"""Of (X, Z), from the normal equations."""
-
-
-def example_1(examples: int, seed: int = 0) -> Batch:
-    """Two environments of X = s N, Y = X + s N, Z = Y + N in two dimensions; sum(Y) from (X, Z)."""
-    generator = torch.Generator().manual_seed(seed)
-    s = torch.tensor(SCALES).double().view(2, 1, 1)
-    noise = torch.randn(3, 2, examples, 2, generator=generator, dtype=torch.float64)
-    x = s * noise[0]
-    y = x + s * noise[1]
-    z = y + noise[2]
-    return Batch(torch.cat([x, z], -1), y.sum(-1, keepdim=True))
 
 
 def by_autograd(task: Task, logits: Tensor, y: Tensor, split_half: bool) -> Tensor:
@@ -95,42 +70,6 @@ def test_no_branch_on_the_initial_weight() -> None:
     assert algorithm.divisor(1).tolist() == [4, 4, 2]
 
 
-@pytest.mark.parametrize("split_half", [False, True])
-def test_in_example_1_the_causal_weights_have_no_penalty_and_erms_have(split_half: bool) -> None:
-    task, batch = Task("regression"), example_1(100_000)
-    problem = Problem((4,), task, ("s=0.1", "s=1"), 1)
-    algorithm: Any = tiny_algorithm(IRM, problem, {"split_half": split_half})
-    penalties = []
-    for weights in (torch.tensor([1.0, 1.0, 0.0, 0.0]).double(), POPULATION):
-        logits = (batch.x @ weights).unsqueeze(-1)
-        losses = task.losses(logits, batch.y)
-        out = Outputs(logits, batch.x, batch.y, losses, losses.mean(1), 0, task, batch)
-        penalties.append(algorithm.penalty(out).item())
-    # 4 (E f^2 - E f y) is +-0.4415 in the two environments, with f = a X + b Z and y per coordinate.
-    assert penalties == pytest.approx([0.0, 0.4415**2], abs=0.01)
-
-
-def papers_code(
-    algorithm: Algorithm,
-    optimizer: torch.optim.Optimizer,
-    batch: Batch,
-    weight: float,
-    l2: float,
-    divide: bool,
-) -> None:
-    """One step as the code of arXiv:1907.02893 does it, with the L2 penalty in the loss."""
-    network = algorithm.network
-    logits = torch.stack([network(x) for x in batch.x])
-    risk = torch.stack([BINARY.losses(z, y).mean() for z, y in zip(logits, batch.y, strict=True)])
-    norm = squared_norm(network)
-    loss = risk.mean() + l2 * norm + weight * by_autograd(BINARY, logits, batch.y, False)
-    if divide and weight > 1:
-        loss = loss / weight
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-
-
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("divide", [False, True])
 @pytest.mark.parametrize("weight", [0.5, 1e4])
@@ -138,34 +77,23 @@ def papers_code(
 def test_updates_are_those_of_the_papers_code(
     optimizer: str, weight: float, divide: bool, reset: bool
 ) -> None:
+    """The code of arXiv:1907.02893, which has the L2 penalty in the loss."""
     lr, l2, anneal = (1e-3 if optimizer == "adam" or divide else 1e-7), 1e-2, 3
-    values = {
-        **PLAIN,
-        "optimizer": optimizer,
-        "lr": lr,
-        "weight_decay": 2 * l2,
-        "penalty_weight": weight,
-        "anneal_steps": anneal,
-        "divide_by_weight": divide,
-        "reset_optimizer": reset,
-        "momentum": 0.9,
-    }
-    ours, theirs = tiny("IRM", **values), tiny("IRM")
+    values = {**PLAIN, "optimizer": optimizer, "lr": lr, "momentum": 0.9, "weight_decay": 2 * l2}
+    values |= {"penalty_weight": weight, "anneal_steps": anneal}
+    values |= {"divide_by_weight": divide, "reset_optimizer": reset}
 
-    def new_optimizer() -> torch.optim.Optimizer:
-        parameters = theirs.network.parameters()
-        if optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=lr)
-        return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+    def loss(network: nn.Module, batch: Batch, step: int, factor: float) -> Tensor:
+        now = 1.0 if step < anneal else weight
+        logits = torch.stack([network(x) for x in batch.x])
+        penalty = by_autograd(BINARY, logits, batch.y, False)
+        total = risks_of(network, BINARY, batch).mean() + l2 * squared_norm(network)
+        total = total + factor * now * penalty
+        return total / now if divide and now > 1 else total
 
-    used = new_optimizer()
-    for step in range(6):
-        batch = tiny_batch(BINARY, seed=step)
-        if reset and step == anneal:
-            used = new_optimizer()
-        papers_code(theirs, used, batch, 1.0 if step < anneal else weight, l2, divide)
-        ours.train_step(batch, step)
-        require_same_weights(ours.network, theirs.network, rtol=1e-9, atol=1e-12)
+    made: dict[str, Any] = {"adam": torch.optim.Adam, "sgd": partial(torch.optim.SGD, momentum=0.9)}
+    new, anew = partial(made[optimizer], lr=lr), anneal if reset else 0
+    require_six_updates(tiny("IRM", **values), loss, new, moved=1e-6, anew=anew)
 
 
 def covariate_shift_cosine(protocol: str, step: int) -> float:
@@ -176,20 +104,14 @@ def covariate_shift_cosine(protocol: str, step: int) -> float:
     """
     rows = {getattr(row, "name", ""): row for row in read_sweep(find_sweep(protocol)).algorithms}
     hparams: Any = getattr(rows["IRM"], "hparams", {})
-    problem = tiny_problem(BINARY, ("a", "b"))
-    algorithm: Any = tiny_algorithm(IRM, problem, hparams)
-    batch = tiny_batch(BINARY, environments=2)
-    parameters = list(algorithm.network.parameters())
+    algorithm, batch = tiny("IRM", BINARY, 2, **hparams), tiny_batch(BINARY, environments=2)
     out = algorithm.outputs(batch, step)
     norm = squared_norm(algorithm.network)
     decayed = algorithm.objective(out) + algorithm.rates(step).weight_decay / 2 * norm
     weight = 1.0 if step < 100 else 1e4
     penalty = by_autograd(BINARY, out.logits, batch.y, False)
     theirs = out.risks.sum() + 1e-3 * norm + weight * penalty
-    ours, theirs = (
-        parameters_to_vector(torch.autograd.grad(loss, parameters, retain_graph=True))
-        for loss in (decayed, theirs / max(weight, 1.0))
-    )
+    ours, theirs = (gradient(v, algorithm.network.parameters()) for v in (decayed, theirs))
     return float(torch.cosine_similarity(ours, theirs, dim=0))
 
 
@@ -226,9 +148,8 @@ def test_the_switch_is_drawn_as_by_the_peer_and_may_never_come(name: str) -> Non
         for value in (distribution.at(quantile / 1000) for distribution in drawn.values()):
             number: Any
             for number in (value, torch.tensor(value)):  # float32, as in a vectorized run
-                assert float(first_step(number, steps)) == pytest.approx(
-                    min(theirs, steps), abs=0.51
-                )
+                found = float(first_step(number, steps))
+                assert found == pytest.approx(min(theirs, steps), abs=0.51)
                 assert theirs <= steps or first_step(number, 500_000) == 500_000
     assert never == 75
 

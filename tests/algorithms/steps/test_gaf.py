@@ -78,13 +78,6 @@ def test_six_updates_are_those_of_the_authors_loop(task: Task, count: int, equal
     assert 0.0 in every and any(every)
 
 
-def test_without_agreement_nothing_moves() -> None:
-    algorithm = tiny("GAF", threshold=0.0, weight_decay=0.1)
-    before = copy.deepcopy(algorithm.network)
-    algorithm.train_step(tiny_batch(BINARY), 0)
-    require_same_weights(algorithm.network, before)
-
-
 def test_one_micro_batch_is_refused() -> None:
     with pytest.raises(UserError, match="GAF: a step needs at least two micro-batches"):
         tiny("GAF", micro_batches=1).train_step(tiny_batch(BINARY), 0)

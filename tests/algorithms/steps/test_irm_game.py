@@ -100,11 +100,8 @@ def test_only_the_step_s_environments_have_a_turn(name: str) -> None:
     algorithm = tiny(name, environments=4, environments_per_step=2, **PLAIN)
     before = [copy.deepcopy(player) for player in algorithm.players]
     algorithm.train_step(tiny_batch(BINARY, environments=4), 0)
-    moved = {
-        i
-        for i, pair in enumerate(zip(before, algorithm.players, strict=True))
-        if distance(*pair) > 0
-    }
+    pairs = zip(before, algorithm.players, strict=True)
+    moved = {i for i, pair in enumerate(pairs) if distance(*pair) > 0}
     assert moved == {*algorithm.environments_at(0)} and len(moved) == 2
 
 

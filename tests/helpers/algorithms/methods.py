@@ -2,6 +2,8 @@
 
 import copy
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -22,10 +24,16 @@ BINARY = TASKS["binary"]
 ON_EVERY_TASK = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 
 
-def tiny(name: str, task: Task = BINARY, environments: int = 5, **values: Any) -> Any:
-    """A method on a tiny problem, at some hyperparameters."""
-    problem = tiny_problem(task, tuple(f"e{i}" for i in range(environments)))
-    return tiny_algorithm(algorithms.get(name), problem, values)
+def tiny(
+    name: str,
+    task: Task = BINARY,
+    environments: int = 5,
+    problem: Any = MappingProxyType({}),
+    **values: Any,
+) -> Any:
+    """A method at some hyperparameters on a tiny problem, of which `problem` changes some facts."""
+    usual = tiny_problem(task, tuple(f"e{i}" for i in range(environments)))
+    return tiny_algorithm(algorithms.get(name), replace(usual, **problem), values)
 
 
 def fitted(
@@ -110,16 +118,19 @@ def require_six_updates(
     loss: Callable[[nn.Module, Batch, int, float], Tensor],
     optimizer: Callable[..., torch.optim.Optimizer],
     moved: float = 1e-3,
+    anew: int = 0,
 ) -> None:
     """Updates are those of one of torch's optimizers on a loss of network, batch, step and a factor.
 
     The factor is of what the method adds to the risk: 1, and 0 for weights that must differ by `moved`.
+    The optimizer is a new one at step `anew`.
     """
     ends = []
     for factor in (1.0, 0.0):
         network = copy.deepcopy(algorithm.network)
-        used = optimizer(network.parameters())
         for step in range(6):
+            if step in (0, anew):
+                used = optimizer(network.parameters())
             used.zero_grad()
             batch = tiny_batch(algorithm.problem.task, step)
             loss(network, batch, step, factor).backward()  # type: ignore[no-untyped-call]
