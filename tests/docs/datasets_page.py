@@ -26,6 +26,7 @@ from oodbench.metrics import is_proportion
 from oodbench.report.numbers import gain
 from oodbench.sweep.launchers import LaunchOptions
 from oodbench.terminal import commands, terminal
+from tests.docs.findings import filled, table_row
 
 DOCS = Path("docs")
 MEASURED = "datasets/measured.json"
@@ -119,14 +120,7 @@ def page(text: str, rooms: Mapping[str, HeadRoom], shown: Sequence[str]) -> str:
     table += [_row(_cells(name, room)) for name, room in rooms.items()]
     images = [f"**{n}** ({_licence(n)})\n\n![{n}](datasets/{n}.png)\n" for n in shown]
     parts = {"measured": table, "others": [*_unmeasured(rooms)], "pictures": images}
-    for name, lines in parts.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-        before, begins, rest = text.partition(begin)
-        _, ends, after = rest.partition(end)
-        if not (begins and ends):
-            raise UserError(f"the page has no place for its part '{name}', {begin.strip()}")
-        text = before + begin + "\n".join(lines) + "\n" + end + after
-    return text
+    return filled(text, parts)
 
 
 def _licence(name: str) -> str:
@@ -134,7 +128,7 @@ def _licence(name: str) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+    return table_row([cell.replace("|", "/") for cell in cells])
 
 
 def _cells(name: str, room: HeadRoom) -> list[str]:

@@ -1,23 +1,20 @@
 """docs/findings/noise.md: `python -m tests.docs.noise MASKS PENALTIES` writes the tables of two sweeps."""
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pandas as pd
 import typer
-from scipy import stats
 
-from oodbench.report.statistics import Estimate, estimate, holm
+from oodbench.report.statistics import Estimate, estimate
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.selection.judge import choose
 from oodbench.terminal import commands
 from oodbench.verify.measured import recorded_values
+from tests.docs.findings import DOCS, filled, significant, table_row, write
 
-DOCS = Path("docs/findings")
 NAME = "noise"
 RULE = "train_val"
 TEST, MEMORIZED = "accuracy", "memorized"
@@ -42,11 +39,7 @@ def write_page(
     docs: Annotated[Path, typer.Option(help="The folder of the page.")] = DOCS,
 ) -> None:
     """Store the values of both sweeps beside the page, and put its tables into it."""
-    found = {**measured(masks), **measured(penalties)}
-    lines = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items())
-    (docs / f"{NAME}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    path = docs / f"{NAME}.md"
-    path.write_text(page(path.read_text(), stored(docs)))
+    write(docs, NAME, {**measured(masks), **measured(penalties)}, page)
 
 
 def measured(results: Path) -> Values:
@@ -78,12 +71,6 @@ def measured(results: Path) -> Values:
     return found
 
 
-def stored(docs: Path) -> Values:
-    """The values beside the page."""
-    values: Values = json.loads((docs / f"{NAME}.json").read_text())
-    return values
-
-
 def mean(values: Values, dataset: str, row: str, what: str) -> Estimate:
     """The mean over trials of a row's values, in percent for shares."""
     return estimate(values[dataset][row][what])
@@ -102,18 +89,6 @@ def more_with_noise(values: Values, dataset: str, row: str) -> Estimate:
     what, sign = f"{TEST} {CHOSEN}", -1 if dataset == "SEM" else 1
     pairs = zip(most[row][what], most["ERM"][what], none[row][what], none["ERM"][what], strict=True)
     return estimate([sign * ((a - b) - (c - d)) for a, b, c, d in pairs])
-
-
-def significant(differences: Mapping[Any, Estimate]) -> dict[Any, int]:
-    """1 for a gain, -1 for a loss and 0 for neither: t-tests at 5 % after Holm's correction."""
-    tests = {
-        key: 2 * stats.t.sf(abs(d.mean) / d.stderr, d.n - 1)
-        for key, d in differences.items()
-        if d.stderr
-    }
-    corrected = holm(pd.Series(list(tests.values()), dtype=float))
-    below = {key for key, p in zip(tests, corrected, strict=True) if p < 0.05}
-    return {key: (1 if d.mean > 0 else -1) * (key in below) for key, d in differences.items()}
 
 
 def penalties_found(values: Values) -> dict[tuple[str, str, str], Estimate]:
@@ -141,15 +116,8 @@ def masks_found(values: Values) -> dict[tuple[str, str], Estimate]:
 
 def page(text: str, values: Values) -> str:
     """The page `text` with the tables of these values."""
-    made = {"masks": masks_table(values), "penalties": penalties_table(values)}
-    for name, rows in made.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-        pattern = re.escape(begin) + ".*?" + re.escape(end)
-        lines = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-        new = begin + lines + end
-        text, count = re.subn(pattern, lambda _, new=new: new, text, flags=re.DOTALL)  # type: ignore[misc]
-        assert count == 1, f"the page has no place for {name}"
-    return text
+    tables = {"masks": masks_table(values), "penalties": penalties_table(values)}
+    return filled(text, {name: [*map(table_row, rows)] for name, rows in tables.items()})
 
 
 def masks_table(values: Values) -> list[list[str]]:

@@ -1,7 +1,5 @@
 """docs/findings/shift_dial.md: `python -m tests.docs.shift_dial DIR` writes the tables from a sweep."""
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +14,8 @@ from oodbench.selection.judge import choose
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.terminal import commands
 from oodbench.verify.measured import recorded_values
+from tests.docs.findings import DOCS, filled, table_row, write
 
-DOCS = Path("docs/findings")
 NAME = "shift_dial"
 RATIOS = ("1.5", "4", "16", "64")
 ARMS = ("geometric mean 1", "mean square 1")
@@ -34,10 +32,7 @@ def write_page(
     docs: Annotated[Path, typer.Option(help="The folder of the page.")] = DOCS,
 ) -> None:
     """Store the errors of the weights beside the page, and put its tables into it."""
-    lines = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in measured(results).items())
-    (docs / f"{NAME}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    path = docs / f"{NAME}.md"
-    path.write_text(page(path.read_text(), stored(docs)))
+    write(docs, NAME, measured(results), page)
 
 
 def measured(results: Path) -> Errors:
@@ -50,12 +45,6 @@ def measured(results: Path) -> Errors:
     for (dataset, label), of_cell in rows.sort_values("trial").groupby(["dataset_label", "label"]):
         values = [float(f"{value:.6g}") for value in of_cell["value"]]
         errors.setdefault(str(dataset), {})[str(label)] = values
-    return errors
-
-
-def stored(docs: Path) -> Errors:
-    """The errors beside the page."""
-    errors: Errors = json.loads((docs / f"{NAME}.json").read_text())
     return errors
 
 
@@ -90,26 +79,13 @@ def pooled_error(variant: str, arm: str, ratio: str) -> float:
 
 def page(text: str, errors: Errors) -> str:
     """The page `text` with the tables of these errors."""
-    for variant in VARIANTS:
-        begin, end = f"<!-- {variant} -->\n", f"<!-- end of {variant} -->\n"
-        pattern = re.escape(begin) + ".*?" + re.escape(end)
-        made = begin + "\n".join(table(errors, variant)) + "\n" + end
-        text, count = re.subn(pattern, lambda _, made=made: made, text, flags=re.DOTALL)  # type: ignore[misc]
-        assert count == 1, f"the page has no place for {variant}"
-    return text
+    return filled(text, {variant: table(errors, variant) for variant in VARIANTS})
 
 
 def table(errors: Errors, variant: str) -> list[str]:
     """The rows of a variant, in Markdown."""
     is_known = variant.startswith("F")
-    columns = [
-        "",
-        "ratio",
-        "ERM",
-        *(["ERM, closed form"] if is_known else []),
-        "IRM",
-        "ERM less IRM",
-    ]
+    columns = ["", "ratio", "ERM", *["ERM, closed form"] * is_known, "IRM", "ERM less IRM"]
     rows = [columns, ["---", *["---:"] * (len(columns) - 1)]]
     for arm in ARMS:
         for ratio in RATIOS:
@@ -120,7 +96,7 @@ def table(errors: Errors, variant: str) -> list[str]:
             found = gap(errors, variant, arm, ratio)
             difference = f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
             rows.append([arm, ratio, erm, *exact, irm, difference])
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return [*map(table_row, rows)]
 
 
 def _mean(found: Estimate) -> str:

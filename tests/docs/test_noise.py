@@ -7,6 +7,7 @@ import pytest
 
 from oodbench.sweep.file import Row, find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
+from tests.docs.findings import significant, stored
 from tests.docs.noise import (
     NOISES,
     SHARES,
@@ -16,14 +17,12 @@ from tests.docs.noise import (
     more_with_noise,
     page,
     penalties_found,
-    significant,
-    stored,
 )
 from tests.helpers.paths import ROOT
 
 DOCS = ROOT / "docs" / "findings"
 TEXT = " ".join((DOCS / "noise.md").read_text().split())
-VALUES = stored(DOCS)
+VALUES = stored(DOCS, "noise")
 CLEAN, *NOISY = SHARES
 AND, AND_HALF = "AND-mask, environments, 1", "AND-mask, environments, 0.5"
 EXAMPLES, GAF = "AND-mask, examples, 0.1", "GAF, 4 micro-batches, 0.9"
