@@ -62,9 +62,8 @@ def test_features_of_unit_pixels_are_timms(tmp_path: Path) -> None:
     torch.testing.assert_close(features(network, x), theirs("resnet10t", file, x))
     assert network(x).shape == (3, 5) and network.num_features == 512
     mean, std = (torch.tensor(v)[:, None, None] for v in IMAGENET)
-    network = build("timm", {**values, "normalized": True}, (3, 64, 64), 5, 0)
-    expected = theirs("resnet10t", file, x)
-    torch.testing.assert_close(features(network, (x - mean) / std), expected)
+    standard = build("timm", {**values, "normalized": True}, (3, 64, 64), 5, 0)
+    torch.testing.assert_close(features(standard, (x - mean) / std), features(network, x))
 
 
 def test_inputs_are_resized_as_the_model_says(tmp_path: Path) -> None:
@@ -92,13 +91,10 @@ def test_weights_are_the_same_for_a_seed_and_other_channels_are_adapted(tmp_path
     torch.testing.assert_close(found, stem.sum(1, keepdim=True))
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param("vit_base_patch32_clip_224.openai", marks=pytest.mark.nightly),
-        "vit_small_patch14_dinov2",
-    ],
-)
+CLIP_TOWER = pytest.param("vit_base_patch32_clip_224.openai", marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("model", [CLIP_TOWER, "vit_small_patch14_dinov2"])
 def test_towers_with_random_weights_are_timms(tmp_path: Path, model: str) -> None:
     side = 28 if "dinov2" in model else 224
     size = {"img_size": side} if "dinov2" in model else {}
@@ -208,13 +204,10 @@ def test_frozen_stages_stay_and_layers_have_rates_of_their_own(model: str) -> No
     values = {"model": model, "freeze": 2, "layer_decay": 0.5, "drop_path": 0.5}
     network = build("timm", values, (3, 32, 32), 2, 0)
     body = timm.create_model(model, img_size=32) if "vit" in model else timm.create_model(model)
-    expected = {}
     optim: Any = importlib.import_module("timm.optim")
-    for group in optim.param_groups_layer_decay(body, layer_decay=0.5):
-        ids = {id(p) for p in group["params"]}
-        for name, p in body.named_parameters():
-            if id(p) in ids:
-                expected[f"featurizer.1.{name}"] = group["lr_scale"]
+    names = {p: f"featurizer.1.{name}" for name, p in body.named_parameters()}
+    groups = optim.param_groups_layer_decay(body, layer_decay=0.5)
+    expected = {names[p]: group["lr_scale"] for group in groups for p in group["params"]}
     assert network.rate_scales.items() <= expected.items() and len(network.rate_scales) > 20
     problem = Problem((3, 32, 32), Task("multiclass", 2), ("a",), 10)
     hparams = ERM.Hparams(lr=0.1, optimizer="sgd", momentum=0.0, weight_decay=0.0, batch_size=4)
@@ -236,9 +229,7 @@ def test_frozen_stages_stay_and_layers_have_rates_of_their_own(model: str) -> No
     moved = {n for n, b in network.named_buffers() if not torch.equal(b, before.get(n, b))}
     firsts = ("featurizer.1.conv1", "featurizer.1.bn1", "featurizer.1.layer1")
     assert not any(name.startswith(firsts) for name in moved)
-    with pytest.raises(
-        UserError, match=r"`freeze` of \S+ must be at most \d+, the number of stages"
-    ):
+    with pytest.raises(UserError, match=r"`freeze` of \S+ must be at most \d+"):
         build("timm", {"model": model, "freeze": 50}, (3, 32, 32), 2, 0)
     whole = build("timm", {"model": model, "freeze": -1}, (3, 32, 32), 2, 0)
     trained = {n for n, p in whole.named_parameters() if p.requires_grad}

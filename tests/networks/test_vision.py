@@ -1,8 +1,6 @@
 import re
 import shutil
-import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -10,8 +8,7 @@ import torchvision
 from torch import Tensor, nn
 
 from oodbench.errors import UserError
-from oodbench.hparams import defaults, identity
-from oodbench.networks.base import build, networks
+from oodbench.networks.base import build
 
 pytestmark = pytest.mark.slow
 
@@ -105,14 +102,6 @@ def test_frozen_statistics_stay_and_their_scales_learn(file: Path, frozen: bool)
     assert len(scales) == 20 and all(w.grad is not None for w in scales)
 
 
-def test_domainbeds_suite_has_imagenet_weights_and_frozen_statistics() -> None:
-    space = networks.get("ResNet50").Hparams
-    expected = {"weights": "imagenet", "freeze_batch_norm": True, "dropout": 0.0}
-    assert identity(space, defaults(space, "images")) == expected
-    plain = {"weights": "none", "freeze_batch_norm": False, "dropout": 0.0}
-    assert identity(space, defaults(space)) == plain
-
-
 def test_imagenets_weights_are_taken_from_torchs_cache_where_they_are_whole(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,30 +114,16 @@ def test_imagenets_weights_are_taken_from_torchs_cache_where_they_are_whole(
         shutil.copy(file, cached)
 
 
-def wrapped(plain: dict[str, Tensor]) -> dict[str, tuple[Any, str]]:
-    """Weights as DomainBed stores them, and a backbone with another head, with the prefix of each."""
-    body = {f"backbone.{k}": v for k, v in plain.items() if not k.startswith("fc.")}
-    twice = {f"featurizer.network.{k}": v for k, v in plain.items() if not k.startswith("fc.")}
-    twice |= {k.replace("featurizer", "network.0"): v for k, v in twice.items()}
-    last = {"classifier.weight": plain["fc.bias"]}
-    return {
-        "head": (body | {"head.weight": plain["fc.weight"]}, "backbone."),
-        "domainbed": ({"args": {}, "model_dict": twice | last}, "network.0.network."),
-    }
-
-
-def test_prefixes_and_wrappers_are_taken_off_and_said(file: Path, tmp_path: Path) -> None:
+def test_weights_as_domainbed_stores_them_are_read_and_said(file: Path, tmp_path: Path) -> None:
     plain = build("ResNet18", {"weights": str(file)}, (3, 32, 32), 5, seed=0)
-    for form, (state, prefix) in wrapped(torch.load(file, weights_only=True)).items():
-        torch.save(state, tmp_path / "other.pth")
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            values = {"weights": str(tmp_path / "other.pth")}
-            other = build("ResNet18", values, (3, 32, 32), 5, seed=0)
-        states = plain.state_dict().values(), other.state_dict().values()
-        assert all(map(torch.equal, *states)), form
-        assert bool(said) == bool(prefix), form
-        assert not prefix or f"the prefix `{prefix}` is removed" in str(said[0].message)
+    weights = torch.load(file, weights_only=True)
+    body = {f"network.{k}": v for k, v in weights.items() if not k.startswith("fc.")}
+    twice = {f"{part}.{k}": v for part in ("featurizer", "network.0") for k, v in body.items()}
+    stored = {"args": {}, "model_dict": twice | {"classifier.weight": weights["fc.bias"]}}
+    torch.save(stored, tmp_path / "other.pth")
+    with pytest.warns(UserWarning, match=r"the prefix `network\.0\.network\.` is removed"):
+        other = build("ResNet18", {"weights": str(tmp_path / "other.pth")}, (3, 32, 32), 5, seed=0)
+    assert all(map(torch.equal, plain.state_dict().values(), other.state_dict().values()))
 
 
 def sizes_of(network: nn.Module, *layers: type[nn.Module]) -> list[tuple[int, ...]]:

@@ -105,9 +105,8 @@ def test_what_trainings_write_is_read_and_said(vit: State, tmp_path: Path) -> No
 def test_two_that_fit_are_refused_one_that_does_not_is_no_rival(vit: State, tmp_path: Path) -> None:
     other = {name: value + 1 for name, value in vit.items()}
     for first, second in (("student", "teacher"), ("state_dict", "state_dict_ema"), ("a", "b")):
-        with pytest.raises(
-            UserError, match=rf"`{first}\.` and `{second}\.`: choose one .*#{first}`"
-        ):
+        message = rf"`{first}\.` and `{second}\.`: choose one .*#{first}`"
+        with pytest.raises(UserError, match=message):
             read({first: vit, second: other, "epoch": 3}, tmp_path)
         for key, wanted in ((first, vit), (second, other)):
             assert equal(read({first: vit, second: other}, tmp_path, key=f"#{key}")[0], wanted)
