@@ -1,15 +1,15 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment, make, permutation
+from oodbench.datasets import Environment, make, permutation
 from oodbench.errors import UserError
-from oodbench.train.loading import split
 
 IMAGES, LABELS = "MNIST/raw/train-images-idx3-ubyte", "MNIST/raw/train-labels-idx1-ubyte"
 
@@ -36,16 +36,15 @@ def assert_flips(environment: Environment, clean: Tensor, noise: float, flip: fl
         assert near((c != label)[group], flip)
 
 
-def digits_dataset(**options: object) -> Dataset:
-    return make("ColoredDigits", options)
+def digits(trial: int = 0, **options: object) -> Any:
+    return make("ColoredDigits", options).load(trial)
 
 
 def test_digits_share_no_scan() -> None:
-    environments = digits_dataset().load(0)
+    environments = digits()
     assert list(environments) == ["0.2", "0.1", "0.9"]
     scans: list[set[int]] = []
     for environment in environments.values():
-        assert environment.clusters is not None
         numbers, counts = torch.unique(environment.clusters, return_counts=True)
         assert len(numbers) == 599
         assert (counts == 10).all()
@@ -57,37 +56,27 @@ def test_digits_share_no_scan() -> None:
 
 def test_digits_are_the_real_scans_and_their_flips_have_their_frequencies() -> None:
     bunch = load_digits()
-    images, digits = torch.tensor(bunch.images).float(), torch.tensor(bunch.target)
-    for flip, environment in zip([0.2, 0.1, 0.9], digits_dataset().load(1).values(), strict=True):
-        assert environment.clusters is not None
+    images, classes = torch.tensor(bunch.images).float(), torch.tensor(bunch.target)
+    for flip, environment in zip([0.2, 0.1, 0.9], digits(1).values(), strict=True):
         torch.testing.assert_close(environment.x.sum(1) * 16, images[environment.clusters])
-        assert_flips(environment, (digits[environment.clusters] < 5).long(), 0.25, flip)
+        assert_flips(environment, (classes[environment.clusters] < 5).long(), 0.25, flip)
 
 
 def test_copies_have_noise_of_their_own() -> None:
-    environment = digits_dataset().load(0)["0.2"]
+    environment = digits()["0.2"]
     labels, colors = environment.y.view(599, 10), color(environment).view(599, 10)
     assert 0.9 < (labels.std(1) > 0).float().mean() < 0.98  # 1 - .75^10 - .25^10 = .944
     assert len(torch.unique(torch.cat([labels, colors.float()], 1), dim=0)) > 550
 
 
-def test_copies_stay_on_one_side_of_a_split() -> None:
-    environment = digits_dataset().load(0)["0.1"]
-    assert environment.clusters is not None
-    parts = split(environment, 0.2, "ColoredDigits", "0.1", 0)
-    sides = [set(environment.clusters[index].tolist()) for index in parts.values()]
-    assert not sides[0] & sides[1]
-    assert len(sides[1]) == 120
-
-
 def test_grayscale_sums_the_channels() -> None:
-    colored, gray = digits_dataset().load(0), digits_dataset(grayscale=True).load(0)
+    colored, gray = digits(), digits(grayscale=True)
     for name, environment in gray.items():
         assert environment.x.shape[1:] == (1, 8, 8)
         assert torch.equal(environment.x, colored[name].x.sum(1, keepdim=True))
         assert torch.equal(environment.y, colored[name].y)
-        for attributes in (environment.attributes, colored[name].attributes):
-            assert attributes is not None and torch.equal(attributes, color(colored[name]))
+        for each in (environment, colored[name]):
+            assert torch.equal(each.attributes, color(colored[name]))
 
 
 def test_mnist_counts_and_frequencies(mnist_dir: Path) -> None:
@@ -160,23 +149,28 @@ PARTS = {"0.2": 0.3, "0.1": 0.7, "0.9": 0.5}
 """The share of each environment with `share` 0.3."""
 
 
-def counts(mnist_dir: Path, **options: object) -> dict[str, tuple[int, list[int]]]:
+def shifted(mnist_dir: Path, imbalance: str, share: float = 0.1) -> dict[str, Environment]:
+    """The first trial of MNIST with an imbalance."""
+    options = {"imbalance": imbalance, "share": share}
+    return make("ShiftedColoredMNIST", options, mnist_dir).load(0)
+
+
+def counts(mnist_dir: Path, imbalance: str) -> dict[str, tuple[int, list[int]]]:
     """Examples of each environment, and of each digit in the images that it is dealt."""
     _, digits = read(mnist_dir)
-    dataset = make("ShiftedColoredMNIST", options, mnist_dir)
-    order = permutation(dataset, 50_000, 0)
+    order = permutation(make("ShiftedColoredMNIST", {}, mnist_dir), 50_000, 0)
     dealt = {"0.2": digits[order[::2]], "0.1": digits[order[1::2]], "0.9": digits[50_000:]}
     return {
         name: (len(e.x), torch.bincount(dealt[name], minlength=10).tolist())
-        for name, e in dataset.load(0).items()
+        for name, e in shifted(mnist_dir, imbalance, 0.3).items()
     }
 
 
 def test_classes_and_digits_are_kept_by_their_shares(mnist_dir: Path) -> None:
-    for name, (size, dealt) in counts(mnist_dir, imbalance="class", share=0.3).items():
+    for name, (size, dealt) in counts(mnist_dir, "class").items():
         part = PARTS[name]
         assert size == int(part * sum(dealt[5:])) + int((1 - part) * sum(dealt[:5]))
-    for name, (size, dealt) in counts(mnist_dir, imbalance="digit", share=0.3).items():
+    for name, (size, dealt) in counts(mnist_dir, "digit").items():
         part = PARTS[name]
         shares = {(1, 2): part, (6, 7): part, (3, 4): 1 - part, (8, 9): 1 - part}
         expected = sum(int(p * (dealt[a] + dealt[b])) for (a, b), p in shares.items())
@@ -184,8 +178,7 @@ def test_classes_and_digits_are_kept_by_their_shares(mnist_dir: Path) -> None:
 
 
 def test_the_classes_shift_and_labels_and_colours_come_after(mnist_dir: Path) -> None:
-    options = {"imbalance": "class", "share": 0.1}
-    environments = make("ShiftedColoredMNIST", options, mnist_dir).load(0)
+    environments = shifted(mnist_dir, "class")
     for name, below_five in (("0.2", 0.9), ("0.1", 0.1), ("0.9", 0.5)):
         e = environments[name]
         share = below_five * 0.75 + (1 - below_five) * 0.25
@@ -194,8 +187,7 @@ def test_the_classes_shift_and_labels_and_colours_come_after(mnist_dir: Path) ->
 
 
 def test_shades_split_the_colours(mnist_dir: Path) -> None:
-    options = {"imbalance": "colour", "share": 0.1}
-    environments = make("ShiftedColoredMNIST", options, mnist_dir).load(0)
+    environments = shifted(mnist_dir, "colour")
     plain = make("ColoredMNIST", {}, mnist_dir).load(0)
     for name, part in (("0.2", 0.1), ("0.1", 0.9), ("0.9", 0.5)):
         e = environments[name]

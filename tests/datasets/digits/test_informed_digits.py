@@ -1,5 +1,7 @@
 """InformedDigits: colored digits that tell how often the colour contradicts the label."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -11,13 +13,12 @@ FLIPS = (0.1, 0.4, 0.8)
 @pytest.mark.parametrize("grayscale", [False, True])
 def test_a_further_channel_holds_the_number_of_the_environment(grayscale: bool) -> None:
     options = {"flips": list(FLIPS), "copies": 2, "grayscale": grayscale}
-    environments = {
-        informed: make("InformedDigits", {**options, "informed": informed}).load(1)
+    loaded: list[Any] = [
+        make("InformedDigits", {**options, "informed": informed}).load(1)
         for informed in (True, False)
-    }
+    ]
     for name, flip in zip(("0.1", "0.4", "0.8"), FLIPS, strict=True):
-        told, pooled = (environments[informed][name] for informed in (True, False))
-        assert isinstance(told.x, torch.Tensor) and isinstance(pooled.x, torch.Tensor)
+        told, pooled = (environments[name] for environments in loaded)
         assert torch.equal(told.x[:, :-1], pooled.x[:, :-1])
         assert torch.equal(told.y, pooled.y)
         assert told.x[:, -1].eq(torch.tensor(flip)).all() and not pooled.x[:, -1].any()

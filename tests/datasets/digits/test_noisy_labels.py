@@ -72,13 +72,11 @@ def test_inputs_are_replaced_by_noise_of_their_mean_and_variance() -> None:
     assert noise.sum() == 700
     assert torch.equal(found.x[~noise], right.x[~noise])
     assert torch.equal(found.y, right.y)
-    values = found.x[noise]
-    count = values.numel()
-    std = float(right.x.std())
-    assert abs(float(values.mean() - right.x.mean())) < 4.5 * std / count**0.5
-    assert abs(float(values.std()) - std) < 4.5 * std / (2 * count) ** 0.5
-    pixels = values.flatten(1)
-    correlation = torch.corrcoef(torch.cat([pixels[:, :1], pixels[:, 1:2]], 1).T)[0, 1]
+    pixels = found.x[noise].flatten(1)
+    count, std = pixels.numel(), float(right.x.std())
+    assert abs(float(pixels.mean() - right.x.mean())) < 4.5 * std / count**0.5
+    assert abs(float(pixels.std()) - std) < 4.5 * std / (2 * count) ** 0.5
+    correlation = torch.corrcoef(pixels[:, :2].T)[0, 1]
     assert abs(float(correlation)) < 4.5 / len(pixels) ** 0.5
 
 
@@ -240,9 +238,8 @@ def test_the_sweeps_of_the_paper_have_its_grids() -> None:
         assert run.holdout == 0
     for name in ("memorization", "label-noise"):
         values = yaml.safe_load(find_sweep(name).read_text())
-        assert {d if isinstance(d, str) else d["name"] for d in values["datasets"]} == {
-            "CIFARNoise"
-        }
+        used = {d if isinstance(d, str) else d["name"] for d in values["datasets"]}
+        assert used == {"CIFARNoise"}
         assert "network" not in values and "steps" not in values
     metadata = datasets.get("CIFARNoise").metadata
     assert (metadata.network, metadata.steps) == ("FastResNet", 80 * 50_000 // 80)

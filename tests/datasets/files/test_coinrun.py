@@ -311,13 +311,8 @@ def test_training_on_it(algorithm: str, written: Path, tmp_path: Path) -> None:
     spec = single(DATASET, row, written, network=NETWORK, steps=40, evaluate_every=20)
     settings = TrainSettings(data_dir=written, device="cpu", threads=1)
     run = Run(spec, settings)
-    assert run.batches_at(0)[0].x.shape == (
-        1 if algorithm == "TemporalANDMask" else 3,
-        8,
-        3,
-        64,
-        64,
-    )
+    environments = 1 if algorithm == "TemporalANDMask" else 3
+    assert run.batches_at(0)[0].x.shape == (environments, 8, 3, 64, 64)
     state, message = execute(spec, Directory(tmp_path).run(spec.id), settings)
     assert (state, message) == ("done", "")
     first, last = Directory(tmp_path).run(spec.id).records()

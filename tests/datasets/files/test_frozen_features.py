@@ -24,11 +24,6 @@ from tests.networks.test_vision import resnet_file
 pytestmark = pytest.mark.slow
 
 
-def folder_of(dataset: Any) -> Path:
-    """Where the features of a dataset are, or would be."""
-    return dataset._folder(dataset.images.load(0))  # type: ignore[no-any-return]
-
-
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, object]:
     """The options of features of a small image folder under a ResNet-18."""
@@ -80,15 +75,15 @@ print(dataset.input_shape, *(e.x.shape for e in dataset.load(0).values()))
 
 
 def test_other_weights_or_images_make_others(options: dict[str, object], tmp_path: Path) -> None:
-    folders = [make("FrozenFeatures", options, tmp_path)]
+    def folder(**changes: object) -> Any:
+        """Where the features are, or would be."""
+        dataset: Any = make("FrozenFeatures", options | changes, tmp_path)
+        return dataset._folder(dataset.images.load(0))
+
     other = str(resnet_file(tmp_path / "other.pth", seed=8))
-    folders.append(make("FrozenFeatures", options | {"weights": other}, tmp_path))
-    larger = options | {"settings": ["root=set", "size=33"]}
-    folders.append(make("FrozenFeatures", larger, tmp_path))
-    names = {folder_of(dataset) for dataset in folders}
-    (tmp_path / "r18.pth").rename(tmp_path / "moved.pth")
-    moved = make("FrozenFeatures", options | {"weights": str(tmp_path / "moved.pth")}, tmp_path)
-    assert len(names) == 3 and folder_of(moved) in names
+    folders = {folder(), folder(weights=other), folder(settings=["root=set", "size=33"])}
+    moved = (tmp_path / "r18.pth").rename(tmp_path / "moved.pth")
+    assert len(folders) == 3 and folder(weights=str(moved)) in folders
 
 
 def test_the_ceiling_shows_the_tests_features_everywhere(

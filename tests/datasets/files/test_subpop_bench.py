@@ -78,10 +78,8 @@ def make_texts(root: Path, name: str) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         stub = ModuleType("utils_glue")
         vars(stub)["InputFeatures"] = features.InputFeatures
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(
-                sys.modules, "utils_glue", stub
-            )  # the module whose class SubpopBench pickles
+        with pytest.MonkeyPatch.context() as patch:  # the module whose class SubpopBench pickles
+            patch.setitem(sys.modules, "utils_glue", stub)
             torch.save(examples, file)
     return root / folder
 

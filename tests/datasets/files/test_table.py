@@ -144,24 +144,11 @@ def test_an_attribute_is_a_column(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
     table(tmp_path, frame(90))
-    sweep = {
-        "name": "own",
-        "datasets": [MINE],
-        "algorithms": ["ERM", "IRM"],
-        "test_environments": "each",
-        "trials": 1,
-        "steps": 20,
-    }
+    sweep: dict[str, Any] = {"name": "own", "datasets": [MINE], "algorithms": ["ERM", "IRM"]}
+    sweep |= {"test_environments": "each", "trials": 1, "steps": 20}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(sweep))
-    command = [
-        "sweep",
-        "launch",
-        str(tmp_path / "own.yaml"),
-        "--out",
-        str(tmp_path / "out"),
-        "--yes",
-    ]
-    command += ["--launcher", "debug", "--data-dir", str(tmp_path), "--keep-predictions"]
+    command = ["sweep", "launch", tmp_path / "own.yaml", "--out", tmp_path / "out", "--yes"]
+    command += ["--launcher", "debug", "--data-dir", tmp_path, "--keep-predictions"]
     launched = type_in(*command, code=0)
     assert "6 done of 6 runs" in launched.output, launched.output
     assert "mine: accuracy" in launched.output
@@ -184,14 +171,14 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
         make("Table", options, tmp_path)
 
 
-def dropped(data: pd.DataFrame) -> pd.DataFrame:
-    return data.drop(columns="target").rename(columns={"a": "taget"})
-
-
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (dropped, {}, r"unknown column 'target' in .*mine\.csv, line 1; did you mean taget"),
+        (
+            lambda d: d.drop(columns="target").rename(columns={"a": "taget"}),
+            {},
+            r"unknown column 'target' in .*mine\.csv, line 1; did you mean taget",
+        ),
         (lambda d: d, {"kind": "real"}, "line 2: 'target' must be a number, not '"),
         (lambda d: d, {"file": "my.csv"}, r"^there is no file .*my\.csv"),
         (lambda d: d.assign(c=["red", *d["c"][1:]]), {}, "'c' must be a number, not 'red'; write"),

@@ -1,4 +1,5 @@
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -41,9 +42,9 @@ def population(variant: str, model: tuple[Tensor, ...], scales: list[float]) -> 
 @pytest.mark.parametrize("unit_weights", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_pooled_regression_has_weights_in_closed_form(variant: str, unit_weights: bool) -> None:
     options = {"variant": variant, "num_examples": 100_000, "unit_weights": unit_weights}
-    dataset = make("LinearSEM", options)
+    dataset: Any = make("LinearSEM", options)
     assert (dataset.environments, dataset.test_environments) == (("0.2", "2", "5"), ("5",))
-    model = dataset.model(3)  # type: ignore[attr-defined]
+    model = dataset.model(3)
     weights = model.scrambling @ least_squares(dataset.load(3))
     coefficients = (model.hx, model.hy, model.hz, model.xy, model.yz)
     expected = population(variant, coefficients, [0.2, 2.0, 5.0])
@@ -142,9 +143,7 @@ STORED = {
 
 def pooled_errors(dataset: Dataset, trial: int) -> tuple[float, float]:
     data = dataset.load(trial)
-    names = dataset.environments[:-1]
-    x, y = (torch.cat([getattr(data[n], k) for n in names]).double() for k in ("x", "y"))
-    weights = torch.linalg.lstsq(x, y).solution.float()
+    weights = least_squares({n: data[n] for n in dataset.environments[:-1]}).float()
     found = dataset.predictor_metrics(lambda x: x @ weights, trial)
     return found["causal_error"], found["noncausal_error"]
 
@@ -168,8 +167,8 @@ def test_random_coefficients_are_drawn_first() -> None:
     options = {"variant": "PES", "unit_weights": False}
     model = make("PublishedSEM", options).model(3)  # type: ignore[attr-defined]
     generator = torch.Generator().manual_seed(3)
-    for found, size in ((model.xy, 10), (model.yz, 10)):
-        expected = torch.randn(5, 5, generator=generator) / size
+    for found in (model.xy, model.yz):
+        expected = torch.randn(5, 5, generator=generator) / 10
         torch.testing.assert_close(found.float(), expected)
     rotation = torch.linalg.qr(torch.randn(10, 10, generator=generator))[0]
     torch.testing.assert_close(model.scrambling.float(), rotation, atol=1e-5, rtol=1e-5)

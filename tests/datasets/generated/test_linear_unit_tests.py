@@ -43,9 +43,8 @@ def test_least_squares_on_example_1_has_the_stored_error_of_the_oracle(scrambled
 def test_least_squares_on_example_1_has_the_error_of_erm() -> None:
     """1.555, 14.33 and 24.32 with standard deviations of .57, 1.74 and 2.63 over 50 data seeds."""
     found = [errors(trial) for trial in range(10)]
-    for values, (mean, deviation) in zip(
-        zip(*found, strict=True), [(1.555, 0.57), (14.33, 1.74), (24.32, 2.63)], strict=True
-    ):
+    stored = [(1.555, 0.57), (14.33, 1.74), (24.32, 2.63)]
+    for values, (mean, deviation) in zip(zip(*found, strict=True), stored, strict=True):
         assert abs(statistics.mean(values) - mean) < 4 * deviation / 10**0.5
 
 

@@ -4,14 +4,6 @@ import torch
 
 from oodbench.datasets import make
 
-PAPER = {
-    "num_environments": 32,
-    "shortcut_dims": 32,
-    "num_examples": 1280,
-    "shortcut_scale": 0.1,
-    "standardize": False,
-}
-
 
 def test_sizes() -> None:
     dataset = make("Spirals", {"num_validation": 2})
@@ -25,7 +17,9 @@ def test_sizes() -> None:
 
 
 def test_papers_own_setting() -> None:
-    environments = make("Spirals", PAPER).load(0)
+    options: dict[str, object] = {"num_environments": 32, "shortcut_dims": 32, "num_examples": 1280}
+    options |= {"shortcut_scale": 0.1, "standardize": False}
+    environments = make("Spirals", options).load(0)
     assert len(environments) == 33
     x = environments["31"].x
     assert x.shape == (1280, 34)
