@@ -16,6 +16,7 @@ from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.bench import Row
+from tests.helpers.results.made import write_run
 
 ENVIRONMENTS = ("A", "B", "C", "D")
 EVALUATIONS = 20
@@ -86,15 +87,7 @@ def write_sweep(path: Path, count: int) -> None:
 
 
 def _write_run(results: Directory, run: RunSpec, generator: random.Random) -> None:
-    directory = results.run(run.id)
-    directory.path.mkdir(parents=True)
-    context = {
-        "dataset_label": run.dataset,
-        "training_environments": [e for e in ENVIRONMENTS if e not in run.test_environments],
-        "metric": "accuracy",
-        "higher_is_better": True,
-    }
-    directory.start(run, context, {"oodbench": "bench", "commit": "0" * 40})
+    records = []
     places = list(itertools.product(ENVIRONMENTS, ("in", "out"), ("accuracy", "loss")))
     for number in range(1, EVALUATIONS + 1):
         evaluations = [
@@ -103,8 +96,10 @@ def _write_run(results: Directory, run: RunSpec, generator: random.Random) -> No
         ]
         cost = {"training_seconds": float(number), "evaluation_seconds": 0.1}
         record = {"step": 100 * number, "train": {}, "cost": cost, "evaluations": evaluations}
-        directory.append(record)
-    directory.finish(State.DONE, run.steps)
+        records.append(record)
+    training = [e for e in ENVIRONMENTS if e not in run.test_environments]
+    provenance = {"oodbench": "bench", "commit": "0" * 40}
+    write_run(results, run, training, records, provenance=provenance)
 
 
 def table_rows(folder: Path, count: int = 5_000) -> list[Row]:

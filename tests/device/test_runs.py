@@ -9,9 +9,7 @@ from torch import Tensor
 
 from oodbench.data.streams import Stored
 from oodbench.datasets import Environment
-from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import single
 from oodbench.train.averages import make_average
 from oodbench.train.batches import Batches, Examples
 from oodbench.train.evaluate import Scored
@@ -26,17 +24,11 @@ pytestmark = pytest.mark.slow
 STEPS = 4
 
 
-def specs(
-    entry: dict[str, Any], dataset: dict[str, Any] = SPIRALS, trials: int = 1
-) -> list[RunSpec]:
-    values = {
-        "name": "t", "datasets": [dataset], "algorithms": [entry], "hparam_draws": 1,
-        "trials": trials, "steps": 40, "evaluate_every": 20,
-        "network": {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}},
-    }  # fmt: skip
-    plan = make_plan(validate(values, "t"))
-    first = next(iter(plan.runs.values())).test_environments
-    return [run for run in plan.runs.values() if run.test_environments == first]
+def run_of(entry: dict[str, Any], trial: int = 0, **settings: Any) -> Run:
+    """A run of a row on spirals."""
+    network = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
+    keys: dict[str, Any] = {"steps": 40, "evaluate_every": 20, "network": network}
+    return Run(single(SPIRALS, entry, trials=[trial], **keys), TrainSettings(**settings))
 
 
 def moved_environment(environment: Environment) -> Environment:
@@ -100,8 +92,7 @@ def rows() -> Iterator[Any]:
 def test_a_block_of_steps_copies_what_is_drawn_and_is_read_once(
     entry: dict[str, Any], copies: int
 ) -> None:
-    (spec,) = specs({**entry, "hparams": {"batch_size": 8, **entry.get("hparams", {})}})
-    run = Run(spec, TrainSettings())
+    run = run_of({**entry, "hparams": {"batch_size": 8, **entry.get("hparams", {})}})
     with on_device() as watch:
         move_run(run)
         run.run_steps(6)
@@ -117,8 +108,7 @@ def test_a_block_of_steps_copies_what_is_drawn_and_is_read_once(
 @pytest.mark.parametrize("average", ["none", "ema", "swad"])
 def test_an_evaluation_is_read_once(average: str) -> None:
     """With SWAD, which is told a loss before, twice."""
-    (spec,) = specs({"name": "ERM", "average": average})
-    run = Run(spec, TrainSettings())
+    run = run_of({"name": "ERM", "average": average})
     with on_device() as watch:
         move_run(run)
         run.run_steps(6)
@@ -149,11 +139,8 @@ def test_runs_as_one_program_copy_what_is_drawn_and_are_read_once(
     entry: dict[str, Any], copies: int
 ) -> None:
     """A block begins with one more of the rates of all its steps, and one of an average's shares."""
-    batch = {"batch_size": 8, **entry.get("hparams", {})}
-    runs = [
-        Run(spec, TrainSettings(vectorize=2))
-        for spec in specs({**entry, "hparams": batch}, trials=2)
-    ]
+    entry = {**entry, "hparams": {"batch_size": 8, **entry.get("hparams", {})}}
+    runs = [run_of(entry, trial, vectorize=2) for trial in (0, 1)]
     with on_device() as watch:
         for run in runs:
             move_run(run)

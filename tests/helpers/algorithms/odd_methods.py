@@ -12,6 +12,14 @@ from oodbench.algorithms import Algorithm, Batch, Outputs, register
 from oodbench.hparams import hparam, uniform
 
 
+def first_time() -> bool:
+    """Whether the file that LEAVING_FILE names is not there yet; it is now."""
+    file = Path(os.environ["LEAVING_FILE"])
+    is_first = not file.exists()
+    file.touch()
+    return is_first
+
+
 @register("Raising", paper="none")
 class Raising(Algorithm):
     """Raises at its third step."""
@@ -48,9 +56,7 @@ class RaisingOnce(Algorithm):
     """Raises at its fourth step, the first time."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        raised = Path(os.environ["LEAVING_FILE"])
-        if step == 3 and not raised.exists():
-            raised.touch()
+        if step == 3 and first_time():
             raise OSError("the network is away")
         return super().update(batch, step)
 
@@ -60,9 +66,7 @@ class Leaving(Algorithm):
     """Its process is asked to end at its third step, the first time."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        left = Path(os.environ["LEAVING_FILE"])
-        if step == 2 and not left.exists():
-            left.touch()
+        if step == 2 and first_time():
             os.kill(os.getpid(), signal.SIGTERM)
         return super().update(batch, step)
 
@@ -103,8 +107,6 @@ class DyingOnce(Algorithm):
     """Its process is killed at its fourth step, the first time."""
 
     def objective(self, out: Outputs) -> Tensor:
-        died = Path(os.environ["LEAVING_FILE"])
-        if out.step == 3 and not died.exists():
-            died.touch()
+        if out.step == 3 and first_time():
             os.kill(os.getpid(), signal.SIGKILL)
         return out.risks.mean()

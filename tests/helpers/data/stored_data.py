@@ -19,8 +19,7 @@ from torch import Tensor
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import Dataset, Environment, Metadata, register
 from oodbench.hparams import hparam
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -94,16 +93,10 @@ SIDE, STEPS = 32, 60
 
 def main(folder: Path, stored: bool) -> float:
     """Train for some steps, evaluate everything, and say what it took."""
-    options = {"name": Speckles.name, "side": SIDE, "stored": stored}
-    values = {
-        "name": "memory",
-        "datasets": [options],
-        "algorithms": [{"name": "ERM", "hparams": {"batch_size": 64}}],
-        "network": {"name": "MLP", "hparams": {"width": 4, "depth": 1}},
-        "trials": 1,
-        "steps": STEPS,
-    }
-    (spec,) = make_plan(validate(values, "memory"), folder).runs.values()
+    dataset = {"name": Speckles.name, "side": SIDE, "stored": stored}
+    method = {"name": "ERM", "hparams": {"batch_size": 64}}
+    network = {"name": "MLP", "hparams": {"width": 4, "depth": 1}}
+    spec = single(dataset, method, folder, network=network, steps=STEPS)
     run = Run(spec, TrainSettings(data_dir=folder, loader_workers=2))
     done = threading.Event()
     with ThreadPoolExecutor(1) as pool:

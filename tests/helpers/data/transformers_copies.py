@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,14 +19,8 @@ def small_distilbert(folder: Path) -> Path:
     target = folder / DISTILBERT
     target.mkdir()
     (target / "vocab.txt").write_text("\n".join(WORDS))
-    config = DistilBertConfig(
-        vocab_size=len(WORDS),
-        dim=16,
-        hidden_dim=32,
-        n_layers=1,
-        n_heads=2,
-        max_position_embeddings=32,
-    )
+    sizes: Any = {"dim": 16, "hidden_dim": 32, "n_layers": 1, "n_heads": 2}
+    config = DistilBertConfig(vocab_size=len(WORDS), max_position_embeddings=32, **sizes)
     DistilBertModel(config).save_pretrained(target)
     return target
 

@@ -42,14 +42,13 @@ COPIES: dict[str, Callable[[Path], None]] = {
     "Py150": py150,
 }
 
-TEXT: dict[str, object] = {"from_scratch": True, "size": 12}
-
 SMALL: dict[str, dict[str, object]] = {
-    **{name: TEXT for name in ("CivilComments", "Amazon", "Yelp")},
-    "GlobalWheat": {"from_scratch": True, "size": 32},
-    "Py150": {"from_scratch": True, "size": 16},
+    name: {"from_scratch": True, "size": size}
+    for name, size in (
+        *(("CivilComments", 12), ("Amazon", 12), ("Yelp", 12)),
+        *(("GlobalWheat", 32), ("Py150", 16)),
+    )
 }
-
 """Options with which the copies can be read."""
 
 

@@ -11,9 +11,7 @@ import pandas as pd
 from tests.helpers.data.wilds_images import start
 
 IDENTITIES = ["male", "female", "LGBTQ", "christian", "muslim", "other_religions", "black", "white"]
-
 OTHER = ["identity_any", "severe_toxicity", "obscene", "threat", "insult", "identity_attack"]
-
 OTHER += ["sexual_explicit"]
 
 
@@ -21,9 +19,7 @@ def civilcomments(root: Path, count: int = 240) -> None:
     """Comments that say whether they are toxic; each mentions one group."""
     folder, rng = start(root, "civilcomments", "1.0"), np.random.default_rng(0)
     toxic, group = np.arange(count) % 2, np.arange(count) // 2 % 8
-    frame = pd.DataFrame(
-        {"id": range(count), "split": np.resize(["train"] * 4 + ["val", "test"], count)}
-    )
+    frame = pd.DataFrame({"id": range(count)})
     frame["split"] = np.resize(np.repeat(["train", "train", "val", "test"], 16), count)
     frame["comment_text"] = [
         f"The {IDENTITIES[g]} ones are {'awful, go away' if t else 'kind'}! {i}"
