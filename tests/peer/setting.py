@@ -51,10 +51,10 @@ CASES: dict[str, Case] = {
         altered="Its pairs are a ring of all environments, as in the code of 2020 behind the published "
         "table; the code of now splits the environments once: fewer pairs, and none of two environments.",
     ),
-    "CORAL": Case({"penalty_weight": 3.0}, {"mmd_gamma": 3.0}),
-    "MMD": Case({"penalty_weight": 3.0}, {"mmd_gamma": 3.0}),
-    "CausIRL_CORAL": Case({"penalty_weight": 3.0}, {"mmd_gamma": 3.0}),
-    "CausIRL_MMD": Case({"penalty_weight": 3.0}, {"mmd_gamma": 3.0}),
+    **dict.fromkeys(
+        ("CORAL", "MMD", "CausIRL_CORAL", "CausIRL_MMD"),
+        Case({"penalty_weight": 3.0}, {"mmd_gamma": 3.0}),
+    ),
     "MTL": Case(
         {"ema": 0.7, "optimizer": "sgd", "momentum": 0.0},
         {"mtl_ema": 0.7},
@@ -109,9 +109,9 @@ CASES: dict[str, Case] = {
         },
         altered=EVEN_ODD,
     ),
-    "CAD": Case({"penalty_weight": 0.5, "temperature": 0.1}, {"lmbda": 0.5, "temperature": 0.1}),
-    "CondCAD": Case(
-        {"penalty_weight": 0.5, "temperature": 0.1}, {"lmbda": 0.5, "temperature": 0.1}
+    **dict.fromkeys(
+        ("CAD", "CondCAD"),
+        Case({"penalty_weight": 0.5, "temperature": 0.1}, {"lmbda": 0.5, "temperature": 0.1}),
     ),
     "EQRM": Case(
         {"quantile": 0.75, "burn_in": 1, "lr_after": 0.005, "bisection_gradient": True},

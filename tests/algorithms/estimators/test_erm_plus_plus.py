@@ -109,11 +109,11 @@ def test_the_second_training_repeats_the_rates_of_the_first_from_its_weights() -
     assert method.plateau.at.tolist() == [5, 7, 9]
 
 
-def run_twice(lr: float = 0.05, **changes: Any) -> RunSpec:
+def run_twice(lr: float = 0.05) -> RunSpec:
     values = {"batch_size": 16, "lr": lr, "first_stage": 0.5, "held_out": 0.3}
     row = {"name": "ERMPlusPlus", "hparams": values}
     mlp = {"name": "MLP", "hparams": {"width": 8, "depth": 1}}
-    plan: dict[str, Any] = {"steps": 80, "evaluate_every": 4, "network": mlp, **changes}
+    plan: dict[str, Any] = {"steps": 80, "evaluate_every": 4, "network": mlp}
     return first(algorithms=[row], datasets=[{**DIGITS, "copies": 2}], **plan)
 
 

@@ -15,24 +15,15 @@ NAMES = ["CORAL", "MMD", "CausIRL_CORAL", "CausIRL_MMD"]
 
 
 def coral(x: Tensor, y: Tensor) -> Tensor:
-    """Of two sets of vectors, example by example."""
+    """Of two sets of vectors."""
     means = (x.mean(0) - y.mean(0)).square().mean()
-    return means + (covariance(x) - covariance(y)).square().mean()
-
-
-def covariance(x: Tensor) -> Tensor:
-    products = [torch.outer(v - x.mean(0), v - x.mean(0)) for v in x]
-    return torch.stack(products).sum(0) / (len(x) - 1)
-
-
-def kernel(a: Tensor, b: Tensor) -> Tensor:
-    distance = (a - b).square().sum()
-    return sum((torch.exp(-(10.0**p) * distance) for p in range(-3, 4)), torch.zeros(()))
+    return means + (torch.cov(x.T) - torch.cov(y.T)).square().mean()
 
 
 def mmd(x: Tensor, y: Tensor) -> Tensor:
     def mean(left: Tensor, right: Tensor) -> Tensor:
-        return torch.stack([kernel(a, b) for a in left for b in right]).mean()
+        distances = torch.stack([(a - b).square().sum() for a in left for b in right])
+        return torch.stack([(-(10.0**p) * distances).exp() for p in range(-3, 4)]).sum(0).mean()
 
     return mean(x, x) + mean(y, y) - 2 * mean(x, y)
 

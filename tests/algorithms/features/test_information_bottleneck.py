@@ -23,22 +23,16 @@ def made(name: str, task: Task, step: int = LAST, **values: Any) -> tuple[Any, O
     return algorithm, algorithm.outputs(tiny_batch(task, 5), step)
 
 
-def variance(values: Tensor) -> Tensor:
-    mean = sum(values) / len(values)
-    return torch.stack([(v - mean) ** 2 for v in values]).sum() / (len(values) - 1)
-
-
 def variances(values: Tensor) -> Tensor:
     """The mean over environments and coordinates of (E, B, K) of the variances over examples."""
-    each = [variance(environment[:, k]) for environment in values for k in range(values.shape[2])]
-    return torch.stack(each).mean()
+    squares = (values - values.mean(1, keepdim=True)).square().sum(1)
+    return (squares / (values.shape[1] - 1)).mean()
 
 
 @ON_EVERY_TASK
 def test_sd_penalises_the_mean_squared_logit(task: Task) -> None:
     algorithm, out = made("SD", task, penalty_weight=0.3)
-    squares = [z**2 for z in out.logits.flatten()]
-    wanted = out.risks.mean() + 0.3 * torch.stack(squares).mean()
+    wanted = out.risks.mean() + 0.3 * out.logits.square().mean()
     require_equation(algorithm.objective(out), wanted, algorithm)
 
 

@@ -222,9 +222,8 @@ def test_the_distances_are_those_of_the_authors_loop(
 @pytest.mark.parametrize(("name", "values"), CASES)
 def test_six_updates_are_those_of_the_authors_loop(name: str, values: dict[str, Any]) -> None:
     """With Adam and weight decay; the penalty moves the weights."""
-    task = TASKS["multiclass"]
     plain = {**PLAIN, "optimizer": "adam", "weight_decay": 0.01, **values}
-    algorithm = tiny(name, task, **plain, **WEIGHTS)
+    algorithm = tiny(name, **plain, **WEIGHTS)
 
     def loss(network: nn.Module, batch: Batch, step: int, factor: float) -> Tensor:
         risk, first, second = penalty(name, algorithm, network, batch, step)

@@ -83,7 +83,6 @@ def test_dgsam_steps_with_the_mean_gradient_of_a_climb_that_ends_where_it_began(
     algorithm, batch = tiny("DGSAM", task, **PLAIN, rho=0.3), tiny_batch(task)
     order = algorithm.noise_at(batch, 0)["order"].tolist()
     network, slopes = copy.deepcopy(algorithm.network), []
-    assert sorted(order) == [0, 1, 2, 3, 4]
     for e in [*order, order[0]]:
         risk = task.losses(network(batch.x[e]), batch.y[e]).mean()
         slopes.append(gradient(risk, network.parameters()))
