@@ -8,9 +8,14 @@ import pytest
 import torch
 
 from oodbench.algorithms import Algorithm, algorithms, why_skipped
-from oodbench.conformance.tiny_problems import TASKS, suited, tiny_batch, tiny_problem
-from oodbench.hparams import checked, defaults
-from oodbench.networks.base import build
+from oodbench.conformance.tiny_problems import (
+    TASKS,
+    suited,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
+from oodbench.hparams import defaults
 from oodbench.tasks import Task
 from tests.device.pretend import DEVICE, move_algorithm, moved, on_device
 from tests.helpers.algorithms.methods import OF_EACH_KIND, OURS
@@ -51,10 +56,7 @@ def own_options(cls: type[Algorithm]) -> Iterator[dict[str, Any]]:
 
 def made(cls: type[Algorithm], task: Task, values: dict[str, Any]) -> Algorithm:
     """The method on the device, on a small MLP."""
-    problem = tiny_problem(task)
-    network = build("MLP", {"width": 8}, problem.input_shape, task.num_outputs, seed=0)
-    hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **values}, cls.__name__)
-    algorithm = cls(network, problem, hparams)
+    algorithm = tiny_algorithm(cls, tiny_problem(task), values, torch.float32)
     move_algorithm(algorithm)
     return algorithm
 

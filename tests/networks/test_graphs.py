@@ -62,16 +62,6 @@ def test_features_are_those_of_the_formula() -> None:
     assert net(molecule(graph(4, 3), 8)[None]).shape == (1, 2)
 
 
-def test_names_of_atoms_do_not_matter() -> None:
-    net, g = network(), graph(6, 4)
-    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
-    place = order.argsort()
-    edges = place[g.edge_index]
-    other = SimpleNamespace(x=g.x[order], edge_index=edges, edge_attr=g.edge_attr)
-    first, second = (net(molecule(x, 8)[None]) for x in (g, other))
-    torch.testing.assert_close(first, second)
-
-
 def test_rows_of_a_molecule() -> None:
     rows = molecule(graph(3, 0), 8)
     assert rows.shape == (8, ROW) and rows.dtype == torch.int16

@@ -23,14 +23,12 @@ from tests.helpers.data.transformers_copies import small_distilbert
 from tests.helpers.data.wilds_copies import COPIES, SMALL, opened, right, rows
 from tests.helpers.results.sweeps import ended
 
-ALL = pytest.mark.parametrize("name", COPIES)
 
-
-@ALL
+@pytest.mark.parametrize("name", COPIES)
 def test_environments_are_groups_of_train_and_other_splits(name: str, wilds_dir: Path) -> None:
     dataset = opened(name, wilds_dir)
-    data, found = dataset.data, dataset.load(0)
-    assert tuple(found) == dataset.environments
+    data, found = dataset.data, load_checked(dataset, 0)
+    assert tuple(found) == tuple(fitted(dataset, found, {})) == dataset.environments
     splits = np.asarray(data.split_array, dtype=int)
     for split in dataset.evaluation_environments:
         wanted = np.flatnonzero(splits == data.split_dict[split])
@@ -196,13 +194,6 @@ def test_what_trains_on_tokens_and_boxes(name: str, wilds_dir: Path, tmp_path: P
         kept = torch.from_numpy(predictions.read_predictions(directory, 1)["test"].logits)
         wanted = dataset.split_metrics("test", torch.arange(len(kept)), kept)
         assert found["test", dataset.metric] == pytest.approx(wanted[dataset.metric])
-
-
-@ALL
-def test_inputs_are_what_its_networks_take(name: str, wilds_dir: Path) -> None:
-    dataset = opened(name, wilds_dir)
-    found = load_checked(dataset, 0)
-    assert fitted(dataset, found, {}).keys() == found.keys()
 
 
 @pytest.mark.parametrize(
