@@ -3,13 +3,14 @@
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from oodbench.algorithms.lisa import partners
 from scipy.stats import beta as beta_distribution
 from scipy.stats import chisquare, kstest
+from torch import Tensor
 
 from oodbench.algorithms import Batch, algorithms, beta, why_skipped
 from oodbench.conformance.tiny_problems import TASKS, ImageTask, tiny_batch, tiny_problem
@@ -77,7 +78,6 @@ def test_pixels_and_targets_are_those_of_the_partner_in_the_rectangle_alone() ->
         assert 0 <= top <= bottom <= 8 and 0 <= left <= right <= 6
         area = (bottom - top) * (right - left)
         sizes.add(area)
-        assert made.other_y is not None and made.share is not None
         for i, j in enumerate(drawn["order"].tolist()):
             (e, k), (f, n) = divmod(i, 6), divmod(j, 6)
             wanted = batch.x[e, k].clone()
@@ -129,11 +129,8 @@ def test_every_possible_partner_is_as_likely() -> None:
 def test_the_loss_of_lisa_is_that_of_every_mixed_example(kind: str, domains: str) -> None:
     task = TASKS[kind]
     algorithm, batch = tiny("LISA", task, domains=domains), tiny_batch(task)
-    y = batch.y.flatten()
-    domain = torch.arange(5).repeat_interleave(6)
-    if domains == "attributes":
-        assert batch.attributes is not None
-        domain = batch.attributes.flatten()
+    y, attributes = batch.y.flatten(), cast(Tensor, batch.attributes).flatten()
+    domain = attributes if domains == "attributes" else torch.arange(5).repeat_interleave(6)
     strategies = set()
     for step in range(8):
         drawn = algorithm.noise_at(batch, step)

@@ -27,9 +27,8 @@ def made(name: str, kind: str, **values: Any) -> tuple[Any, Outputs]:
     return algorithm, algorithm.outputs(tiny_batch(TASKS[kind]), 3)
 
 
-def each(out: Outputs) -> list[tuple[Tensor, int, int, Tensor]]:
+def each(out: Any) -> list[tuple[Tensor, int, int, Tensor]]:
     """Logits of all classes, class, group and loss of every example."""
-    assert out.batch.attributes is not None
     logits = out.logits.flatten(0, 1)
     if out.task.kind == "binary":
         logits = torch.cat([torch.zeros_like(logits), logits], 1)
@@ -146,8 +145,8 @@ def test_cvar_over_examples_is_the_mean_of_the_largest_losses(
 def test_a_run_counts_what_it_trains_on() -> None:
     run = Run(first(algorithms=["ReWeight"], datasets=[DIGITS]), TrainSettings())
     for name, counts in zip(run.names, run.problem.counts, strict=True):
-        index, environment = run.data.splits[name]["in"], run.data.environments[name]
-        assert environment.attributes is not None
+        environment: Any = run.data.environments[name]
+        index = run.data.splits[name]["in"]
         pairs = zip(environment.y[index].long(), environment.attributes[index], strict=True)
         groups = [2 * int(y) + int(a) for y, a in pairs]
         assert counts == tuple(groups.count(g) for g in range(len(counts)))

@@ -23,17 +23,13 @@ PROBLEM = {"steps": 6, "counts": ((9, 1, 4, 0, 2, 2),) * 5}
 CLASSES = torch.tensor([10.0, 4.0, 4.0], dtype=torch.float64)
 
 
-def of_class(out: Outputs, weights: Tensor) -> Tensor:
-    return (weights / weights.mean())[out.targets]
-
-
 def crt(out: Outputs, head: Any, first_head: Any) -> Tensor:
     return out.losses.mean()
 
 
 def reweighted(out: Outputs, head: Any, first_head: Any) -> Tensor:
-    loss: Tensor = (of_class(out, 1 / CLASSES) * out.losses).mean()
-    return loss
+    weights = 1 / CLASSES
+    return ((weights / weights.mean())[out.targets] * out.losses).mean()
 
 
 def dfr(out: Outputs, head: Any, first_head: Any) -> Tensor:
@@ -45,13 +41,10 @@ def afr(out: Outputs, head: Any, first_head: Any) -> Tensor:
     shares = first_head(out.features.detach()).softmax(-1).detach()
     right = shares.gather(-1, out.targets.unsqueeze(-1)).squeeze(-1)
     weights = (-2.0 * right).exp() / CLASSES[out.targets]
-    moved = sum((p - q.detach()).square().sum() for p, q in pairs(head, first_head))
+    pairs = zip(head.parameters(), first_head.parameters(), strict=True)
+    moved = sum((p - q.detach()).square().sum() for p, q in pairs)
     loss: Tensor = (weights * out.losses).sum() / weights.sum() + 0.2 * moved
     return loss
-
-
-def pairs(one: Any, other: Any) -> Any:
-    return zip(one.parameters(), other.parameters(), strict=True)
 
 
 CASES: dict[str, tuple[Callable[[Outputs, Any, Any], Tensor], dict[str, Any]]] = {
@@ -114,9 +107,8 @@ def places(run: Run, step: int) -> list[set[int]]:
     """The clusters of a batch's examples, by environment."""
     batch, found = run.batches_at(step)[step], []
     for e, name in enumerate(run.names):
-        environment = run.data.environments[name]
+        environment: Any = run.data.environments[name]
         same = (environment.x.flatten(1).unsqueeze(0) == batch.x[e].flatten(1).unsqueeze(1)).all(2)
-        assert environment.clusters is not None
         found.append({int(c) for c in environment.clusters[same.any(0)]})
     return found
 

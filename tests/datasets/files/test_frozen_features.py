@@ -40,10 +40,9 @@ def test_features_are_the_networks_and_are_extracted_once(
     assert dataset.input_shape == (512,) and dataset.environments == ("a", "b", "c")
     with pytest.raises(UserError, match=r"there are no features in \S+; `python -m oodbench.data"):
         dataset.load(0)
-    command = ["data", "cache", "FrozenFeatures", "--data-dir", str(tmp_path)]
-    for key in ("of", "network", "weights"):
-        command += ["--set", f"{key}={options[key]}"]
-    command += ["--set", "settings=[root=set, size=32]"]
+    command = ["data", "cache", "FrozenFeatures", "--data-dir", tmp_path]
+    for key, value in {**options, "settings": "[root=set, size=32]"}.items():
+        command += ["--set", f"{key}={value}"]
     type_in(*command, code=0)
     network = build("ResNet18", {"weights": options["weights"]}, (3, 32, 32), 2, 9).eval()
     images = make("ImageFolder", {"root": "set", "size": 32}, tmp_path)

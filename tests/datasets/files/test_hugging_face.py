@@ -56,10 +56,11 @@ def test_examples_are_those_of_a_manifest(saved: Path, tmp_path: Path) -> None:
 
 
 def test_pictures_are_unpacked_once_and_whole(saved: Path, tmp_path: Path) -> None:
-    files = make("HuggingFace", {"file": saved.name, **OPTIONS}, tmp_path).files  # type: ignore[attr-defined]
+    first: Any = make("HuggingFace", {"file": saved.name, **OPTIONS}, tmp_path)
+    files = first.files
     times = [file.stat().st_mtime_ns for file in files]
-    again = make("HuggingFace", {"file": saved.name, **OPTIONS}, tmp_path).files  # type: ignore[attr-defined]
-    assert again == files and [file.stat().st_mtime_ns for file in files] == times
+    again: Any = make("HuggingFace", {"file": saved.name, **OPTIONS}, tmp_path)
+    assert again.files == files and [file.stat().st_mtime_ns for file in files] == times
     (folder,) = {file.parent for file in files}
     assert [*folder.parent.glob("tmp*")] == [] and len([*folder.iterdir()]) == 12
 

@@ -133,9 +133,9 @@ def test_an_attribute_is_a_column(tmp_path: Path) -> None:
     data = frame(24).assign(weather=lambda d: np.where(d.index % 3, "rain", "sun"))
     dataset = table(tmp_path, data, attribute="weather")
     assert (dataset.input_shape, dataset.attributes) == ((5,), ("rain", "sun"))
-    for name, environment in load_checked(dataset, 0).items():
+    loaded: Any = load_checked(dataset, 0)
+    for name, environment in loaded.items():
         wanted = (data["weather"][data["environment"] == name] == "sun").astype(int)
-        assert environment.attributes is not None
         assert environment.attributes.tolist() == wanted.tolist()
     with pytest.raises(UserError, match="unknown column 'wether'"):
         table(tmp_path, data, attribute="wether")

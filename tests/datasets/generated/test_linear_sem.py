@@ -53,8 +53,8 @@ def test_pooled_regression_has_weights_in_closed_form(variant: str, unit_weights
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v[0] == "F"])
 def test_fully_observed_weights_and_their_errors(variant: str) -> None:
-    dataset = make("LinearSEM", {"variant": variant, "num_examples": 100_000})
-    model = dataset.model(0)  # type: ignore[attr-defined]
+    dataset: Any = make("LinearSEM", {"variant": variant, "num_examples": 100_000})
+    model = dataset.model(0)
     weights = least_squares(dataset.load(0))
     causal, noncausal = (0.90637, 0.09363) if variant[1] == "O" else (0.09363, 0.90637)
     expected = torch.tensor([causal] * 5 + [noncausal] * 5).double().unsqueeze(1)
@@ -69,8 +69,8 @@ def test_fully_observed_weights_and_their_errors(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_true_weights_have_no_error(variant: str) -> None:
-    dataset = make("LinearSEM", {"variant": variant, "unit_weights": False})
-    model = dataset.model(1)  # type: ignore[attr-defined]
+    dataset: Any = make("LinearSEM", {"variant": variant, "unit_weights": False})
+    model = dataset.model(1)
     true = torch.cat([model.xy.sum(1), torch.zeros(5).double()])
     weights = (model.scrambling.T @ true).float().unsqueeze(1)
     found = dataset.predictor_metrics(lambda x: x @ weights, 1)
