@@ -51,13 +51,16 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def sem(variant: str, trial: int = 0, **options: object) -> tuple[Tensor, Tensor]:
+    """Inputs (E, B, D) and targets (E, B, 1)."""
+    found = make("LinearSEM", {"variant": variant, **options}).load(trial).values()
+    return torch.stack([e.x for e in found]), torch.stack([e.y for e in found])
+
+
 def data(environments: int = 3) -> Batch:
     """FES in float64, (E, 100, 10) and (E, 100, 1)."""
-    options = {"variant": "FES", "num_examples": 100, "scales": [0.2, 2, 5][:environments]}
-    found = make("LinearSEM", options).load(1).values()
-    return Batch(
-        torch.stack([e.x for e in found]).double(), torch.stack([e.y for e in found]).double()
-    )
+    x, y = sem("FES", 1, num_examples=100, scales=[0.2, 2, 5][:environments])
+    return Batch(x.double(), y.double())
 
 
 def made(name: str, environments: int = 3, **values: object) -> Any:
@@ -168,11 +171,6 @@ def test_spreads_of_few_examples_are_compared_with_their_degrees_of_freedom() ->
     assert found == pytest.approx(3 * min(2 * 2 * min(p, 1 - p) for p in above), rel=1e-9)
 
 
-def sem(variant: str, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
-    data = make("LinearSEM", {"variant": variant, "dim": 2, **options}).load(0).values()
-    return torch.stack([e.x for e in data]), torch.stack([e.y for e in data])
-
-
 def one_by_one(x: np.ndarray, y: np.ndarray, alpha: float) -> np.ndarray:
     """The weights of what all accepted subsets share, subset after subset, by scikit-learn and scipy."""
     count, dim = len(x), x.shape[2]
@@ -206,14 +204,14 @@ def one_by_one(x: np.ndarray, y: np.ndarray, alpha: float) -> np.ndarray:
     [("FOU", 1e-4), ("FOU", 0.5), ("FOS", 0.05), ("FEU", 0.05), ("POU", 1e-4), ("PES", 0.5)],
 )
 def test_icp_is_the_search_over_all_subsets(variant: str, alpha: float) -> None:
-    x, y = sem(variant, num_examples=200)
+    x, y = sem(variant, dim=2, num_examples=200)
     found = icp(x, y, alpha=alpha)
     wanted = one_by_one(x.double().numpy(), y.squeeze(2).double().numpy(), alpha)
     assert found == pytest.approx(wanted.tolist(), abs=1e-9)
 
 
 def test_dependent_inputs_are_no_obstacle() -> None:
-    x, y = sem("FOU")
+    x, y = sem("FOU", dim=2)
     weights = icp(torch.cat([x, x[:, :, :1]], 2), y)
     assert weights == [0, pytest.approx(1, abs=0.2), 0, 0, 0]
 
