@@ -12,12 +12,11 @@ from oodbench.algorithms.xrm import XRM, InferringHparams
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from oodbench.algorithms import Algorithm, Batch, algorithms, why_skipped
+from oodbench.algorithms import Batch, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
 from tests.helpers.algorithms.methods import BINARY, require_same_weights, tiny
+from tests.helpers.results import sweeps
 
 MULTICLASS = TASKS["multiclass"]
 SIX = 6 / 12
@@ -187,27 +186,16 @@ def test_a_class_of_one_example_is_impossible_in_the_plan(tmp_path: Path) -> Non
     text = "\n".join(["x,target,environment", *lines, "0.5,r,a"])
     (tmp_path / "data.csv").write_text(text)
     table = {"name": "Table", "file": str(tmp_path / "data.csv"), "test_environments": ["c"]}
-    sweep = {
-        "name": "s",
-        "datasets": [table],
-        "algorithms": ["ERM", "XRM"],
-        "holdout": 0,
-        "steps": 4,
-    }
-    (cell,) = make_plan(validate(sweep, "here")).impossible
+    plan = sweeps.tiny(datasets=[table], algorithms=["ERM", "XRM"], holdout=0)
+    (cell,) = plan.impossible
     assert cell.reason == "each twin needs examples of every class, and class 2 has only one"
 
 
 def test_each_class_needs_two_examples_and_targets_are_classes() -> None:
-    def reason(cls: type[Algorithm], **changes: Any) -> str | None:
-        return why_skipped(cls, replace(tiny_problem(BINARY), **changes))
+    def reason(*values: dict[str, Any], **changes: Any) -> str:
+        return str(why_skipped(XRM, replace(tiny_problem(BINARY), **changes), *values))
 
-    assert reason(XRM, counts=((2, 0, 1, 0), (1, 1, 0, 0))) == (
-        "each twin needs examples of every class, and class 1 has only one"
-    )
-    assert reason(XRM, counts=((1, 0, 1, 0), (1, 0, 0, 1))) is None
-    assert "needs a class as each target" in (reason(XRM, task=Task("regression")) or "")
-    problem = replace(tiny_problem(BINARY), steps=12)
-    assert why_skipped(XRM, problem, {"first_stage": 0, "over": "groups"}) == (
-        "the groups of its second stage are inferred, and `first_stage` is 0"
-    )
+    assert "class 1 has only one" in reason(counts=((2, 0, 1, 0), (1, 1, 0, 0)))
+    assert reason(counts=((1, 0, 1, 0), (1, 0, 0, 1))) == "None"
+    assert "needs a class as each target" in reason(task=Task("regression"))
+    assert "`first_stage` is 0" in reason({"first_stage": 0, "over": "groups"})
