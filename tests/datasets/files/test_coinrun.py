@@ -34,12 +34,11 @@ from oodbench.datasets.made import read_manifest, write_manifest
 
 from oodbench.datasets import coinrun, make
 from oodbench.identity import md5
-from oodbench.results.directory import Directory
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan, single
-from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.results.sweeps import ended
 
 LEVEL = 3
 OPTIONS = {"levels": 3, "states": 10, "test_levels": 4}
@@ -309,13 +308,10 @@ def test_fewer_than_were_made(written: Path) -> None:
 def test_training_on_it(algorithm: str, written: Path, tmp_path: Path) -> None:
     row = {"name": algorithm, "hparams": {"batch_size": 8, "lr": 0.003, "weight_decay": 0.0}}
     spec = single(DATASET, row, written, network=NETWORK, steps=40, evaluate_every=20)
-    settings = TrainSettings(data_dir=written, device="cpu", threads=1)
-    run = Run(spec, settings)
+    run = Run(spec, TrainSettings(data_dir=written))
     environments = 1 if algorithm == "TemporalANDMask" else 3
     assert run.batches_at(0)[0].x.shape == (environments, 8, 3, 64, 64)
-    state, message = execute(spec, Directory(tmp_path).run(spec.id), settings)
-    assert (state, message) == ("done", "")
-    first, last = Directory(tmp_path).run(spec.id).records()
+    first, last = ended(spec, tmp_path / "run", data_dir=written).records()
     values = {(e["environment"], e["split"], e["metric"]): e for e in last["evaluations"]}
     assert values["unseen", "in", "kl"]["count"] + values["unseen", "out", "kl"]["count"] == 4
     assert 0 <= values["unseen", "in", "agreement"]["value"] <= 1

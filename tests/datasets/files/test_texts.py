@@ -10,11 +10,9 @@ import torch
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
-from oodbench.results.run_directory import RunDirectory
 from oodbench.sweep.plan import single
-from oodbench.train.execute import execute
-from oodbench.train.settings import TrainSettings
 from tests.helpers.data.transformers_copies import WORDS
+from tests.helpers.results.sweeps import ended
 
 pytestmark = pytest.mark.slow
 
@@ -46,18 +44,16 @@ def model(name: str, folder: Path) -> Path:
     return folder
 
 
-def table(folder: Path, form: str = "csv") -> None:
-    """Write texts that say of which class they are."""
+def table(folder: Path) -> None:
+    """Write texts that say of which class they are, as CSV and as Parquet."""
     rows = [
         {"text": f"the cat sat {word}" + " the" * (k % 5), "target": word, "environment": e}
         for e in ("web", "news", "mail")
         for k, word in enumerate(["kind", "awful"] * 16)
     ]
     frame = pd.DataFrame(rows)
-    if form == "csv":
-        frame.to_csv(folder / "texts.csv", index=False)
-    else:
-        frame.to_parquet(folder / "texts.parquet", index=False)
+    frame.to_csv(folder / "texts.csv", index=False)
+    frame.to_parquet(folder / "texts.parquet", index=False)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +80,7 @@ def test_a_text_models_features_are_those_of_transformers(name: str, tmp_path: P
 
 
 def test_texts_of_csv_and_parquet_are_the_same(tmp_path: Path) -> None:
-    for form in ("csv", "parquet"):
-        table(tmp_path, form)
+    table(tmp_path)
     one, other = (
         cast(Any, make("Texts", {"file": f"texts.{f}"}, tmp_path)) for f in ("csv", "parquet")
     )
@@ -109,7 +104,6 @@ def test_runs_learn_from_texts(with_model: bool, tmp_path: Path) -> None:
         keys["network"] = {"name": "TextModel", "hparams": pooled}
     method = {"name": "VREx", "hparams": {"lr": 0.01, "batch_size": 16}}
     spec = single({"name": "Texts", **options}, method, **keys)
-    run = RunDirectory(tmp_path / "run")
-    assert execute(spec, run, TrainSettings()) == ("done", ""), run.failure()
+    run = ended(spec, tmp_path / "run")
     values = [e["value"] for e in run.records()[-1]["evaluations"] if e["metric"] == "accuracy"]
     assert min(values) > 0.9
