@@ -36,11 +36,11 @@ def test_it_minimises_its_equation_and_the_variances_are_learned_faster(task: Ta
     penalty = (((f - f0.detach()) ** 2 / v + v.log()) / 2).mean()
     loss = risks_of(twin, task, batch).mean() + 0.7 * penalty
     wanted = torch.autograd.grad(loss, [*twin.parameters(), spread])
-    before = [p.detach().clone() for p in (*algorithm.network.parameters(), algorithm.spreads[0])]
+    now = [*algorithm.network.parameters(), algorithm.spreads[0]]
+    before = [p.detach().clone() for p in now]
     found = algorithm.train_step(batch, 0)
     torch.testing.assert_close(found["loss"], loss.detach())
     torch.testing.assert_close(found["distance"], penalty.detach())
-    now = [*algorithm.network.parameters(), algorithm.spreads[0]]
     for i, (p, was, gradient) in enumerate(zip(now, before, wanted, strict=True)):
         rate = 0.1 if i == len(now) - 1 else 0.01
         torch.testing.assert_close(was - p.detach(), rate * gradient)

@@ -41,7 +41,7 @@ def test_both_stages_of_jtt_are_those_of_the_paper() -> None:
     assert torch.equal(algorithm.get_buffer("wrong"), wrong)
 
 
-E, N, Q, EMA = 5, 6, 0.6, 0.7
+E, Q, EMA = 5, 0.6, 0.7
 
 
 def log_shares(network: Any, x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from oodbench.tasks import Task
 from tests.helpers.algorithms.methods import (
     ON_EVERY_TASK,
     require_six_updates,
+    risks_of,
     scale_gradient,
     squared_norm,
     tiny,
@@ -22,9 +23,7 @@ from tests.helpers.algorithms.methods import (
 
 
 def variance(penalties: Tensor, share: float) -> Tensor:
-    mean = penalties.sum() / len(penalties)
-    spread = (penalties - mean).square().sum() / (len(penalties) - 1)
-    return (1 - share) * mean + share * spread
+    return (1 - share) * penalties.mean() + share * penalties.var(correction=1)
 
 
 def worst(penalties: Tensor, least: float) -> Tensor:
@@ -38,20 +37,6 @@ EXTRAPOLATIONS: Any = {"VIRMv1": ("variance_share", variance), "MMIRMv1": ("lamb
 CASES = [("VIRMv1", 0.3), ("VIRMv1", 0.9), ("MMIRMv1", -0.6), ("MMIRMv1", 0.1)]
 
 
-def total(
-    network: nn.Module, task: Task, batch: Batch, weight: float, name: str, value: float
-) -> Tensor:
-    """The authors' loss without weight decay, divided by a weight above one."""
-    risks, penalties = [], []
-    for x, y in batch.minibatches():
-        logits = network(x)
-        risks.append(task.losses(logits, y).mean())
-        penalties.append(scale_gradient(task, logits, y) ** 2)
-    penalty: Tensor = EXTRAPOLATIONS[name][1](torch.stack(penalties), value)
-    found = torch.stack(risks).mean() + weight * penalty
-    return found / max(weight, 1.0)
-
-
 @pytest.mark.parametrize(("name", "value"), CASES)
 @ON_EVERY_TASK
 def test_six_updates_of_extrapolations_are_those_of_the_authors_loop(
@@ -63,9 +48,12 @@ def test_six_updates_of_extrapolations_are_those_of_the_authors_loop(
     algorithm = tiny(name, task, **values, penalty_weight=50.0, anneal_steps=3)
 
     def loss(network: nn.Module, batch: Batch, step: int, factor: float) -> Tensor:
+        """The authors' loss, divided by a weight above one."""
         weight = factor * (1.0 if step < 3 else 50.0)
-        found = total(network, task, batch, weight, name, value)
-        return found + 0.01 * squared_norm(network) / max(weight, 1.0)
+        slopes = [scale_gradient(task, network(x), y) for x, y in batch.minibatches()]
+        penalty: Tensor = EXTRAPOLATIONS[name][1](torch.stack(slopes).square(), value)
+        total = risks_of(network, task, batch).mean() + weight * penalty
+        return (total + 0.01 * squared_norm(network)) / max(weight, 1.0)
 
     require_six_updates(algorithm, loss, partial(torch.optim.Adam, lr=0.01))
 

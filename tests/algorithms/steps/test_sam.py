@@ -12,11 +12,11 @@ from oodbench.tasks import Task
 from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, gradient, risks_of, tiny
 
 
-def flat_gradient(network: nn.Module, task: Task, shift: Tensor | None = None) -> Tensor:
+def flat_gradient(network: nn.Module, task: Task, shift: Tensor | float = 0.0) -> Tensor:
     """The gradient of the pooled batch's mean risk at the network's parameters plus `shift`, (P,)."""
     network, batch = copy.deepcopy(network), tiny_batch(task)
     vector = nn.utils.parameters_to_vector(network.parameters()).detach()
-    nn.utils.vector_to_parameters(vector if shift is None else vector + shift, network.parameters())
+    nn.utils.vector_to_parameters(vector + shift, network.parameters())
     return gradient(risks_of(network, task, batch).mean(), network.parameters())
 
 

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,7 @@ from oodbench.datasets.emoji_styles import GROUPS, SETS, EmojiStyles
 
 from oodbench.data.drawn import DrawnPictures
 from oodbench.data.packages import Files
-from oodbench.datasets import Environment, make
-from oodbench.identity import md5
-from tests.helpers.commands import type_in
+from oodbench.datasets import Environment
 
 POINTS = {"1f600": "grinning-face", "1f3cf": "cricket-game", "1f997": "cricket", "1f984": "unicorn"}
 FACES = {"Smileys & Emotion": ["grinning-face"], "Animals & Nature": ["cricket", "unicorn"]}
@@ -80,14 +77,3 @@ def test_shared_identities_are_trained_on_and_tested_on(monkeypatch: pytest.Monk
     monkeypatch.setattr(DrawnPictures, "load", lambda self, trial: {"noto": given})
     assert emoji().load(0)["noto"] == given
     assert emoji(shared_identities=True).load(0)["noto"] == replace(given, unseen=None)
-
-
-@pytest.mark.nightly
-def test_the_set_that_is_made_from_npm_is_the_one_whose_checksums_are_known(tmp_path: Path) -> None:
-    type_in("data", "make", "EmojiStyles", "--data-dir", tmp_path, code=0)
-    dataset = make("EmojiStyles", {}, tmp_path)
-    environments = dataset.load(0)
-    assert {len(e.y) for e in environments.values()} == {1053}
-    assert all(set(e.y.tolist()) == {*range(len(GROUPS))} for e in environments.values())
-    file = tmp_path / "EmojiStyles" / "16" / "pictures.npy"
-    assert md5(file) == dataset.metadata.checksums["EmojiStyles/16/pictures.npy"]
