@@ -1,4 +1,5 @@
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,10 @@ CLASSIFIERS: dict[str, Any] = {
     "BoostedTrees": HistGradientBoostingClassifier,
     "SupportVectors": SVC,
     "Neighbours": KNeighborsClassifier,
-    "Logistic": lambda: LogisticRegression(max_iter=300),
+    "Logistic": partial(LogisticRegression, max_iter=300),
 }
 REGRESSORS: dict[str, Any] = {
-    "Forest": lambda random_state: RandomForestRegressor(
-        max_features="sqrt", random_state=random_state
-    ),
+    "Forest": partial(RandomForestRegressor, max_features="sqrt"),
     "BoostedTrees": HistGradientBoostingRegressor,
     "SupportVectors": SVR,
     "Neighbours": KNeighborsRegressor,

@@ -1,6 +1,5 @@
 """SubpopBench's folders, made small in the layout that its scripts write."""
 
-import csv
 import importlib
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -34,13 +34,10 @@ FOLDERS = {
 def table(path: Path, filenames: list[str], classes: int, attributes: int) -> None:
     """A table with every group in every split, of which the last row is a test example."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    groups = [(y, a) for y in range(classes) for a in range(attributes)]
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["id", "filename", "split", "y", "a"])
-        for i, name in enumerate(filenames):
-            y, a = groups[i % len(groups)]
-            writer.writerow([i, name, i * 3 // len(filenames), y, a])
+    frame = pd.DataFrame({"id": range(len(filenames)), "filename": filenames})
+    frame["split"] = frame["id"] * 3 // len(filenames)
+    group = frame["id"] % (classes * attributes)
+    frame.assign(y=group // attributes, a=group % attributes).to_csv(path, index=False)
 
 
 def make_images(root: Path, name: str) -> Path:
@@ -63,9 +60,8 @@ def make_texts(root: Path, name: str) -> Path:
     count = 6 * classes * attributes
     table(root / folder / metadata, [*map(str, range(count))], classes, attributes)
     if name == "SubpopCivilComments":
-        with (root / folder / "civilcomments_fine.csv").open("w", newline="") as file:
-            rows = [[f"a,\nword number {i}"] for i in range(count)]
-            csv.writer(file).writerows([["comment_text"], *rows])
+        texts = pd.DataFrame({"comment_text": [f"a,\nword number {i}" for i in range(count)]})
+        texts.to_csv(root / folder / "civilcomments_fine.csv", index=False)
         return root / folder
     features: Any = importlib.import_module("oodbench.datasets.subpop_bench")
     for part, name_of_file in enumerate(features.FEATURES):  # a third of the examples each
