@@ -37,16 +37,14 @@ def test_hashed_words() -> None:
     assert hashed_words(long, 6).tolist() == hashed_words(long, 8).tolist()[:6]
 
 
-@pytest.fixture
-def distilbert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with small weights and a tokenizer under DistilBERT's name."""
-    monkeypatch.chdir(tmp_path)
-    return small_distilbert(tmp_path)
-
-
-def test_distilbert_is_that_of_transformers(distilbert: Path) -> None:
+def test_distilbert_is_that_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A working directory has small weights and a tokenizer under DistilBERT's name."""
     from transformers import DistilBertModel
 
+    monkeypatch.chdir(tmp_path)
+    distilbert = small_distilbert(tmp_path)
     network = build("DistilBERT", {}, (8,), 3, seed=0).eval()
     prepare = word_pieces(8)
     ids = torch.stack([prepare("the cat sat"), prepare("cat " * 20)])

@@ -13,8 +13,8 @@ from oodbench.data.packages import Files
 from oodbench.datasets import Environment
 
 POINTS = {"1f600": "grinning-face", "1f3cf": "cricket-game", "1f997": "cricket", "1f984": "unicorn"}
-FACES = {"Smileys & Emotion": ["grinning-face"], "Animals & Nature": ["cricket", "unicorn"]}
-CATEGORIES = {**FACES, "Activities": ["cricket-game"]}
+CATEGORIES = {"Smileys & Emotion": ["grinning-face"], "Animals & Nature": ["cricket", "unicorn"]}
+CATEGORIES |= {"Activities": ["cricket-game"]}
 
 
 def emoji_set(place: int, by_point: bool) -> Files:

@@ -1,4 +1,4 @@
-"""LetterFonts and DigitSources: which faces and scans there are, and of which environment."""
+"""LetterFonts and DigitSources: which faces and scans there are; and sets of drawings as they are made."""
 
 from collections import Counter
 from pathlib import Path
