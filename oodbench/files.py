@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import glob
 import os
 import re
 import secrets
@@ -44,8 +45,10 @@ def nearest(path: Path) -> str:
     It is a file of the same name one folder below, or the one in its folder whose name is nearest.
     """
     names = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
-    below = [f"{name}/{path.name}" for name in names if (path.parent / name / path.name).exists()]
-    near = below or difflib.get_close_matches(path.name, names, 1)
+    # a pattern, as it passes over folders that may not be read
+    below = sorted(path.parent.glob(f"*/{glob.escape(path.name)}"))
+    near = [f"{each.parent.name}/{path.name}" for each in below]
+    near = near or difflib.get_close_matches(path.name, names, 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

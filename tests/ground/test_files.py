@@ -66,6 +66,7 @@ def test_a_folder_takes_its_name_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_missing_file_may_be_one_folder_below(tmp_path: Path) -> None:
     (tmp_path / "patients").mkdir()
+    (tmp_path / "private").mkdir(0)
     for name in ("visit.csv", "patients/visits.csv"):
         (tmp_path / name).touch()
     assert nearest(tmp_path / "visits.csv") == "; did you mean patients/visits.csv?"
