@@ -224,12 +224,12 @@ def read_json(text: str, path: Path) -> Read:
     named = [(f"line {line}", value) for line, value in found]
     if len(found) == 1 and not (path.suffix.lower() in LINES and isinstance(found[0][1], dict)):
         named, note = _records(found[0][1], path)
-    keys, rows, types = list[str](), [], dict[str, str]()
+    keys, rows, types = list[str](), list[list[str]](), dict[str, str]()
     for place, record in named:
         if not isinstance(record, dict):
             raise UserError(f"{path}, {place} is not a JSON object")
         record = _flat(record)
-        keys = keys or [*record]
+        keys = keys if rows else [*record]
         if odd := {*keys} ^ {*record}:
             what = f"{path}, {place}: not all records have the key '{min(odd)}'"
             raise UserError(f"{what}; write null where there is no value")

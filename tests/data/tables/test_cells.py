@@ -255,6 +255,7 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.jsonl", '{"a": 1}\n', "unknown column 'b' .*; known: a$"),
         ("f.jsonl", '{"a": 1, "b": 2}\n{"a": 1}\n', "line 2: not all records have the key 'b'"),
         ("f.json", '[{"b": 1}, {"c": 1}]', "record 2: not all records have the key 'b'"),
+        ("f.json", '[{}, {"b": 1}]', "record 2: not all records have the key 'b'"),
         ("f.json", '{"u": [{"b": 1}], "v": [{"b": 1}]}', "holds the lists u, v: join them"),
         ("f.json", '{"s": {"e": {"c": ["f"]}}}', "not in a form that is read: a list of"),
         ("f.json", "[1, 2]", "record 1 is not a JSON object"),
