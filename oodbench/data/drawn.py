@@ -174,7 +174,7 @@ def _read(listed: Path, pictures: Path) -> tuple[Tensor | Stored, NDArray[np.str
     is_small = math.prod(stored.shape) * len(stored) <= IN_MEMORY
     x = stored.read(torch.arange(len(stored))) if is_small else stored
     numbers = np.unique(identity, return_inverse=True)[1]
-    return x, environment, torch.from_numpy(target.astype(int)), torch.from_numpy(numbers)
+    return x, environment, torch.from_numpy(target.astype(np.int64)), torch.from_numpy(numbers)
 
 
 def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
