@@ -69,7 +69,7 @@ def _home(key: str, model: type[BaseModel], root: type[BaseModel]) -> str:
     if "hparams" in model.model_fields:
         return " (hyperparameters stand under `hparams`)"
     if "algorithms" in model.model_fields:
-        return " (options stand in `datasets`, hyperparameters in `hparams` of `algorithms`)"
+        return " (options belong in `datasets`, hyperparameters in `hparams` of `algorithms`)"
     return ""
 
 

@@ -25,8 +25,8 @@ OF_CLASSES = (
 Requirement = Callable[[type[Algorithm], Task], None]
 
 requirements: list[Requirement] = []
-"""All requirements: functions of an algorithm and a task, one of `tasks_of` the algorithm, that raise one
-of the errors below."""
+"""All requirements: functions of an algorithm and one of its `tasks_of`, which raise one of the errors
+below."""
 
 
 class DoesNotApply(Exception):

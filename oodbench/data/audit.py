@@ -29,7 +29,7 @@ FEW_EXAMPLES, FEW = 30, 10
 MULTIPLE = 8
 """Environments whose means differ by this factor may use different units."""
 SAMPLE = 20_000
-"""About the most rows by which columns are judged."""
+"""Columns are judged by at most about this many rows."""
 MANY = 20
 """The least number of different values of an identifier."""
 COUNTED = re.compile(r"(.*\D)\d{3,}")
@@ -57,7 +57,7 @@ def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
 
 
 def _unseeded(dataset: Dataset, environments: Environments, trial: int) -> list[Finding]:
-    """A finding if a user's dataset gives other examples when it is loaded again."""
+    """A finding if a user's dataset gives different examples when it is loaded again."""
     known = {name: e.x for name, e in environments.items() if isinstance(e.x, torch.Tensor)}
     is_ours = type(dataset).__module__.startswith("oodbench.")
     if not known or is_ours or sum(x.nbytes for x in known.values()) > LARGE:
@@ -163,7 +163,7 @@ def _of_forms(dataset: Images, environments: Environments) -> Iterator[Finding]:
     if len({*forms}) == len(known) > 1 and len({*y}) > 1 and rarest >= FEW:
         names = class_names(dataset)
         said = some([f"{form} ({names[target]})" for form, target in sorted(known)], 3)
-        text = f"each class has formats and sizes of files of its own: {said}"
+        text = f"each class has its own formats and sizes of files: {said}"
         yield Finding("a telling form", tuple(environments), {}, sorted(known)[0][0], text)
 
 
@@ -367,7 +367,7 @@ def _marked(values: Array, target: Array) -> int:
 
 
 def _score(values: Array, target: Array, is_class: bool) -> float:
-    """The accuracy or R² of the best prediction from a column if at least 0.99, otherwise 0.
+    """The accuracy or R² of the best prediction from a column; 0 below 0.99, or if a constant is as good.
 
     The estimate compares the targets of neighbours in the order of the column, or those of equal values if
     there are few values.

@@ -68,7 +68,7 @@ class DrawnPictures(FileDataset):
         size: int = hparam(16, options=(16, 32, 64, 224))
         """The side of the pictures in pixels."""
         as_test: str = hparam("")
-        """The environment whose pictures replace all others', for a ceiling on it as test environment."""
+        """The environment whose pictures replace all others', for an upper bound on test results."""
 
     options: Any
     options_of_files = ("size",)
@@ -77,7 +77,7 @@ class DrawnPictures(FileDataset):
     """A small network: 400 steps on pictures of 16 x 16 pixels take seconds."""
     normalization: Normalization
     one_unseen_in = 2
-    """One in this number of an environment's identities is left out of training."""
+    """One in this many of an environment's identities is left out of training."""
     packages: ClassVar[Sequence[Package]]
     """The packages that the pictures are drawn from."""
 

@@ -88,7 +88,7 @@ def transformers() -> Any:
     except ModuleNotFoundError as error:
         missing = missing_package("text", "transformers", "text")
         raise MissingError(
-            f"{missing}; datasets of natural language work without it by the option `from_scratch: true`",
+            f"{missing}; with the option `from_scratch: true`, datasets of natural language do not need it",
             missing.command,
         ) from error
 

@@ -17,7 +17,7 @@ from oodbench.files import whole_file
 SIDES = 32, 64
 """The smallest and largest side of an image on the sheet, in pixels."""
 ROW = 24
-"""The most images in a row, if there are not more classes."""
+"""The most images in a row, unless there are more classes."""
 GAP, TEXT = 6, 13
 """The space between cells, and the height of the line of class names."""
 MARGIN = 120

@@ -69,7 +69,7 @@ def read(inputs: Tensor | Stored, index: Tensor) -> Tensor:
 
 
 def digest_of(inputs: Tensor | Stored) -> str:
-    """A hash of the inputs of an environment; of stored inputs, 16 at equal distances count."""
+    """A hash of the inputs of an environment; of stored inputs, `DIGESTED` at equal distances."""
     if isinstance(inputs, Stored):
         some = torch.linspace(0, len(inputs) - 1, min(len(inputs), DIGESTED)).long()
         inputs = inputs.read(some)

@@ -224,8 +224,7 @@ def constant_answer(
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a correlation with a constant is not defined
-            scored_blind = Scored(blind, data.splits, task, data.groups, whole)
-            evaluations = evaluate(predict, scored_blind)
+            evaluations = evaluate(predict, Scored(blind, data.splits, task, data.groups, whole))
         others = {metric for metrics in outputs if metrics != best_for for metric in metrics}
         for e in evaluations:
             if e.metric not in others:

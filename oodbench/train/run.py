@@ -221,7 +221,7 @@ class Run:
     def evaluate(self) -> list[Evaluation]:
         """All metrics of the evaluated weights.
 
-        A weight average and a method that need validation losses get them before.
+        A weight average or a method that needs validation losses gets them first.
         """
         method, task = self.algorithm, self.problem.task
         method.eval()

@@ -42,7 +42,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_our_words() -> None:
         ({"average": "ema"}, r"unknown key 'average'.* \(it belongs in `algorithms`\)$"),
         ({"hparams": {"lr": 1}}, r"\(it belongs in `network` or `algorithms`\)$"),
         ({"algorithms": [{"name": "ERM", "lr": 1}]}, r"'lr' .* stand under `hparams`\)$"),
-        ({"label_noise": 0.2}, r"options stand in `datasets`, hyperparameters in `hparams` of"),
+        ({"label_noise": 0.2}, r"options belong in `datasets`, hyperparameters in `hparams` of"),
     ],
 )
 def test_a_key_in_the_wrong_place_says_where_it_belongs(wrong: dict[str, Any], said: str) -> None:

@@ -170,8 +170,8 @@ class Images(FileDataset):
     def _white_in(self, environment: str) -> float:
         if environment not in self.whites and len({*self.whites.values()}) > 1:
             raise UserError(
-                f"{self.name}: environments differ in the white of deep greys ({_each(self.whites)}), so "
-                "that of new pictures is unknown; the option `white` says it"
+                f"{self.name}: environments differ in the white of deep greys ({_each(self.whites)}): the "
+                "white of new pictures is unknown; the option `white` says it"
             )
         return self.whites.get(environment, max(self.whites.values(), default=1))
 

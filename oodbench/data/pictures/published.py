@@ -69,7 +69,7 @@ class Suite(Published):
         """The size of the inputs, whether they are augmented, and whether images may be missing."""
 
         subset: bool = hparam(False)
-        """Accept another number of images than was published; tables mention it."""
+        """Accept fewer or more images than were published; tables mention it."""
 
     places: tuple[Place, ...]
     num_classes: ClassVar[int]

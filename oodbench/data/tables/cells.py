@@ -56,8 +56,8 @@ FORMS = "save the table as CSV, JSON, Parquet or Feather"
 OTHERWISE = "leave the column out by the option `features`, which names the columns of inputs"
 OF_TYPES = {
     "binary": f"pictures are read by the dataset `HuggingFace`; otherwise {OTHERWISE}",
-    "list": "save each number in a column of its own (several labels an example need a dataset with the "
-    f"task `multilabel`), or {OTHERWISE}",
+    "list": "save each number in a column of its own (several labels per example need a dataset with "
+    f"the task `multilabel`), or {OTHERWISE}",
 }
 """Hints on values that are neither numbers nor texts, by a word in the name of their type."""
 USUAL = ("target", "environment")
