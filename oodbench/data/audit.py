@@ -331,8 +331,9 @@ def _meaningless(
         if 2 * len(np.unique(values)) <= len(values):
             text += ", and `group` keeps its equal values on one side of a split"
         yield Finding("an identifier", tuple(names), {"rows": len(values)}, name, text)
-    pairs = {*zip(values.tolist(), environment.tolist(), strict=True)}
-    if 1 < len(names) == len({e for _, e in pairs}) == len({v for v, _ in pairs}) == len(pairs):
+    there, first, sizes = np.unique(environment, return_index=True, return_counts=True)
+    own, is_own = values[first], 1 < len(names) == len(there)
+    if is_own and len(np.unique(own)) == len(own) and (values == np.repeat(own, sizes)).all():
         text = f"'{name}' repeats the environment: each has one value of its own{said}"
         text += "; `features` leaves it out"
         yield Finding("an environment column", tuple(names), {"rows": len(values)}, name, text)
