@@ -180,7 +180,8 @@ def load_plugins(modules: Iterable[str]) -> None:
                 if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                     raise
                 near = [path.stem for path in Path().glob("*.py")]
-                near += [f"{path.parent}.{module}" for path in Path().glob(f"*/{module}.py")]
+                below = (str(path.parent) for path in Path().glob(f"*/{module}.py"))
+                near += [f"{name}.{module}" for name in below if name.isidentifier()]
                 places = " or ".join(str(place) for place in (here, "sys.path") if place)
                 raise unknown("plug-in module", module, near, places) from error
 

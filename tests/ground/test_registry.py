@@ -117,12 +117,15 @@ def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
 def test_a_missing_plugin_may_be_one_folder_below(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "study").mkdir()
-    (tmp_path / "study" / "below_plugin.py").touch()
+    for file in ("study/below_plugin.py", "my-study/lone_plugin.py"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=r"'below_plugin'.*; did you mean study\.below_plugin\?$"):
         load_plugins(["below_plugin"])
+    with pytest.raises(UserError, match=r"'lone_plugin' in [^?]+$"):  # no module can be in my-study
+        load_plugins(["lone_plugin"])
     load_plugins(["study.below_plugin"])
 
 
