@@ -45,7 +45,9 @@ class DFR(Rebalanced):
     def objective(self, out: Outputs) -> Tensor:
         """The mean risk, plus the penalty in the second stage."""
         risk = super().objective(out)
+        if not self.retrains(out.step):
+            return risk
         matrices = [p for p in self.network.classifier.parameters() if p.dim() > 1]
         penalty: Tensor = sum((p.abs().sum() for p in matrices), start=risk.new_zeros(()))
         out.metrics["penalty"] = penalty.detach()
-        return risk + self.hparams.penalty_weight * penalty if self.retrains(out.step) else risk
+        return risk + self.hparams.penalty_weight * penalty

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -97,19 +98,17 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
 
 
 def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
-    """The metrics of S updates by name, S values each, in one copy from the device.
+    """The metrics of updates by name, in one copy from the device: a value for each update that has one.
 
     A value is a number or, for metrics (K,) of K runs, a list of numbers.
     """
-    names, device = list(collected[0]), collected[0]["loss"].device
-    for metrics in collected:
-        for name in metrics.keys() ^ names:
-            raise UserError(f"`update` must return '{name}' at every step, or at none")
-    series = [
-        torch.stack([metrics[name] for metrics in collected]).to(device, torch.double)
+    names, device = dict.fromkeys(chain(*collected)), collected[0]["loss"].device
+    series = {
+        name: torch.stack([metrics[name] for metrics in collected if name in metrics])
         for name in names
-    ]
-    return dict(zip(names, torch.stack(series).tolist(), strict=True))
+    }
+    values = iter(torch.cat([s.to(device, torch.double) for s in series.values()]).tolist())
+    return {name: [*islice(values, len(s))] for name, s in series.items()}
 
 
 class Run:
@@ -154,7 +153,7 @@ class Run:
         self.step = 0
         self.seconds = self.waited = 0.0
         self.sums: dict[str, float] = {}
-        self.counted = 0
+        self.counts: dict[str, int] = {}
 
     @property
     def context(self) -> dict[str, Any]:
@@ -192,15 +191,15 @@ class Run:
         return self.record_steps(on_host(collected), time.perf_counter() - start)
 
     def record_steps(self, series: Mapping[str, Sequence[float]], seconds: float) -> int | None:
-        """Advance by some updates, given a value of each metric for each update, and the time taken.
+        """Advance by some updates, given the values of metrics in these updates, and the time taken.
 
         Returns the first step whose loss was not finite, or None.
         """
         start, losses = self.step, series["loss"]
         self.step += len(losses)
-        self.counted += len(losses)
         self.seconds += seconds
         for name, values in series.items():
+            self.counts[name] = self.counts.get(name, 0) + len(values)
             for value in values:
                 self.sums[name] = self.sums.get(name, 0.0) + value
         return next((start + i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
@@ -310,8 +309,8 @@ class Run:
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> dict[str, Any]:
         """A line of metrics.jsonl; resets the training means. `seconds` is the evaluation's time."""
-        train = {name: total / self.counted for name, total in self.sums.items()}
-        self.sums, self.counted = {}, 0
+        train = {name: total / self.counts[name] for name, total in self.sums.items()}
+        self.sums, self.counts = {}, {}
         cost = {
             "training_seconds": self.seconds,
             "waiting_seconds": self.waited,
@@ -336,7 +335,7 @@ class Run:
             "seconds": self.seconds,
             "waited": self.waited,
             "sums": self.sums,
-            "counted": self.counted,
+            "counts": self.counts,
             "algorithm": self.algorithm.state_dict(),
             "optimizers": optimizers,
             "rng": torch.get_rng_state(),
@@ -355,5 +354,5 @@ class Run:
         set_generator_states(state["process_rng"])
         if state["device_rng"] is not None:
             torch.cuda.set_rng_state(state["device_rng"], self.settings.device)
-        self.sums, self.counted = state["sums"], state["counted"]
+        self.sums, self.counts = state["sums"], state["counts"]
         self.step, self.seconds, self.waited = state["step"], state["seconds"], state["waited"]

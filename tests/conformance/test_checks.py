@@ -13,18 +13,10 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Outputs, algorithms, first_step, why_skipped
 from oodbench.conformance import check_algorithm, checks
 from oodbench.conformance.checks import DoesNotApply, Requirement, requirements, tasks_of
-from oodbench.conformance.tiny_problems import (
-    LAST,
-    TASKS,
-    suited,
-    tiny_algorithm,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
 from oodbench.tasks import Task
-from oodbench.train.run import on_host
 from tests.helpers.algorithms.methods import OURS
 from tests.helpers.commands import type_in
 
@@ -47,14 +39,6 @@ def test_a_method_keeps_the_requirements_on_one_task(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_a_method_keeps_the_requirements_on_every_other_task(name: str) -> None:
     require_all(name, requirements, tasks_of(algorithms.get(name))[1:])
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_method_has_the_same_metrics_at_every_step(name: str) -> None:
-    cls = algorithms.get(name)
-    task = tasks_of(cls)[0]
-    algorithm, batch = tiny_algorithm(cls, tiny_problem(task)), tiny_batch(task)
-    on_host([algorithm.train_step(batch, step) for step in (0, LAST)])
 
 
 def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -> None:

@@ -81,10 +81,10 @@ def test_a_look_that_was_interrupted_can_be_repeated(
     (tmp_path / "slow_methods.py").write_text("raise KeyboardInterrupt")
     registry: Registry[type] = Registry("thing", "builtins.object", "oodbench.things")
     with pytest.raises(KeyboardInterrupt):
-        registry.get("One")
+        registry.get("Unheard")
     (tmp_path / "slow_methods.py").write_text("")
-    with pytest.raises(UserError, match="unknown thing 'One'"):
-        registry.get("One")
+    with pytest.raises(UserError, match="unknown thing 'Unheard'"):
+        registry.get("Unheard")
 
 
 @pytest.fixture

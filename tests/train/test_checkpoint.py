@@ -139,7 +139,7 @@ def without(key: str) -> Callable[[dict[str, Any]], Any]:
     return lambda state: {**state, "run": {k: v for k, v in state["run"].items() if k != key}}
 
 
-KEYS = ("step", "seconds", "sums", "counted", "algorithm", "optimizers", "rng", "device_rng")
+KEYS = ("step", "seconds", "sums", "counts", "algorithm", "optimizers", "rng", "device_rng")
 FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a list": lambda state: [state],
     "records of other keys": lambda state: {**state, "records": {"records": 2, "sha1": ""}},

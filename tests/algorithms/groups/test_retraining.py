@@ -143,3 +143,12 @@ def test_without_held_out_examples_the_first_stage_has_the_batches_of_erm() -> N
 
 def test_a_run_with_both_stages_ends(tmp_path: Path) -> None:
     ended(run_of("DFR", first_stage=2).spec, tmp_path / "run")
+
+
+def test_a_metric_of_the_second_stage_is_a_mean_over_its_steps() -> None:
+    whole, by_step = run_of("DFR", first_stage=2), run_of("DFR", first_stage=2)
+    whole.run_steps(4)
+    for _ in range(4):
+        by_step.run_steps(1)
+    assert whole.sums == by_step.sums
+    assert whole.counts == by_step.counts == {"loss": 4, "penalty": 2}

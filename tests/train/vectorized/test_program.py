@@ -97,7 +97,7 @@ def test_a_bundle_is_its_runs(
         for found, run in zip(program.evaluate(range(4)), alone, strict=True):
             require_alike(found, run.evaluate(), 1e-9)
     for one, other in zip(bundle, alone, strict=True):
-        assert one.step == other.step == one.counted == STEPS
+        assert one.step == other.step == one.counts["loss"] == STEPS
         assert one.sums == pytest.approx(other.sums, rel=1e-9, abs=1e-9)
         for p, q in zip(one.algorithm.parameters(), other.algorithm.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
