@@ -242,6 +242,8 @@ class Reader:
     def is_empty(self, name: str) -> bool:
         """Whether all cells of a column are empty or marks of gaps."""
         cells = self.table.cells(name)
+        if not _filled(cells[:1]).null_count:  # a fast test
+            return False
         return bool(_filled(cells).null_count == len(cells))
 
     def is_date(self, name: str) -> bool:
