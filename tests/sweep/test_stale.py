@@ -314,3 +314,13 @@ def test_failed_runs_are_not_trained_beside_those_of_another_version() -> None:
     assert type_in(*again, "--stale", "retrain").exit_code == 0
     assert "Stale" not in type_in(*STATUS).output
     assert len(runs()) == 4
+
+
+@pytest.mark.usefixtures("project")
+def test_runs_that_failed_by_a_mistake_in_the_code_are_not_stale_once_it_is_mended() -> None:
+    launch = [word if word != "out" else "failing" for word in (*LAUNCH, "--failed")]
+    right = Path("my_losses.py").read_text()
+    replace("my_losses.py", "return ", "return missing * ")()
+    assert type_in(*launch).exit_code == 1
+    Path("my_losses.py").write_text(right)
+    assert type_in(*launch).exit_code == 0

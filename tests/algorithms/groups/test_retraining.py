@@ -152,3 +152,5 @@ def test_a_metric_of_the_second_stage_is_a_mean_over_its_steps() -> None:
         by_step.run_steps(1)
     assert whole.sums == by_step.sums
     assert whole.counts == by_step.counts == {"loss": 4, "penalty": 2}
+    mean = whole.sums["penalty"] / 2
+    assert whole.record([], 0.0)["train"]["penalty"] == mean
