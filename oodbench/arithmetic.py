@@ -78,9 +78,9 @@ def settle() -> None:
 def why_native() -> str | None:
     """Why this process, which has loaded torch, does not compute portably; None: it does."""
     if not variables():
-        return "it is of Linux on x86-64 processors with AVX2"
+        return "portable arithmetic is of Linux on x86-64 processors with AVX2"
     if not _is_asked_for():
-        return "it was not asked for before numpy and torch were loaded"
+        return "numpy and torch were loaded before portable arithmetic was asked for"
     settle()
     torch = sys.modules["torch"]
     vector_math = _remembered("mkl_vml_serv_cpu_detect")
@@ -88,7 +88,7 @@ def why_native() -> str | None:
         return f"torch {torch.__version__} has no MKL of the kind that is known here"
     held = _library().mkl_serv_cbwr_get(1) == MKL_AVX2 and vector_math.value in (-1, VECTOR_MATH)
     if torch.backends.cpu.get_cpu_capability() != "AVX2" or not held or _numpy_has_avx512():
-        return "it was asked for after numpy or torch was used"
+        return "numpy or torch was used before portable arithmetic was asked for"
     return None
 
 
@@ -113,8 +113,8 @@ def warn_unless(arithmetic: str) -> None:
     reason = why_native()
     if variables() and arithmetic == PORTABLE and reason is not None:
         warnings.warn(
-            f"this process computes with native arithmetic, since {reason}: on another processor the last "
-            "bits may differ. `oodbench.arithmetic.prepare()` as a script's first line makes it portable",
+            f"on another processor the last bits of these results may differ, since {reason}: "
+            "`oodbench.arithmetic.prepare()` as a script's first line makes them equal",
             stacklevel=2,
         )
     elif arithmetic == NATIVE and reason is None:

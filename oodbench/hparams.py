@@ -271,6 +271,10 @@ def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
 _types: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 
 
+IN_WORDS = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
+IN_WORDS[NoneType] = "none"
+
+
 def _cast(value: object, wanted: Any, where: str) -> object:
     union = typing.get_origin(wanted) in (UnionType, typing.Union)
     kinds = typing.get_args(wanted) if union else (wanted,)
@@ -290,7 +294,7 @@ def _cast(value: object, wanted: Any, where: str) -> object:
                 return float(value)  # type: ignore[arg-type]
             if kind is int and isinstance(value, float) and value == int(value):
                 return int(value)
-    names = " or ".join("none" if k is NoneType else k.__name__ for k in kinds)
+    names = " or ".join(IN_WORDS.get(kind, kind.__name__) for kind in kinds)
     hint = ": a name is in quotes" if str in kinds and isinstance(value, bool) else ""
     raise UserError(f"{where} must be {names}, not {value!r}{hint}")
 

@@ -247,8 +247,8 @@ def check_overrides(noun: str, cls: type) -> None:
 
     A user's function, attribute or nested class counts as misspelt if no base class has its name, and a
     member of an engine class of the same kind has nearly the same name: about one letter in five may
-    differ, and the length by one. Helpers may have any other name, including plurals of such names and
-    names that begin with an underscore.
+    differ, and the length by one. Helpers may have any other name, including plurals of such names, if the
+    class uses them, and names that begin with an underscore.
     """
     if is_engine(cls.__module__):
         return
@@ -268,7 +268,8 @@ def check_overrides(noun: str, cls: type) -> None:
                 raise UserError(f"{who}: {mistake}")
         elif name[0] != "_" and not any(name in vars(base) for base in others):
             alike = [n for n, m in hooks.items() if _kind(m) == kind]
-            if (nearest := _misspelt(name, alike)) is not None:
+            is_unused = kind == "function" and not _is_used(name, own)
+            if (nearest := _misspelt(name, alike, is_unused)) is not None:
                 raise UserError(
                     f"{who} defines `{name}`, which overrides nothing; did you mean `{nearest}`? (If not, "
                     f"start the name of this {kind} with an underscore: `_{name}`.)"
@@ -285,11 +286,17 @@ def check_overrides(noun: str, cls: type) -> None:
             )
 
 
-def _misspelt(name: str, known: Collection[str]) -> str | None:
+def _is_used(name: str, members: Mapping[str, Any]) -> bool:
+    functions = (getattr(m, "fget", getattr(m, "func", m)) for m in members.values())
+    codes = [f.__code__ for f in map(inspect.unwrap, functions) if isinstance(f, FunctionType)]
+    return any(name in code.co_names for code in codes)
+
+
+def _misspelt(name: str, known: Collection[str], is_unused: bool) -> str | None:
     plain = {each.replace("_", "").casefold(): each for each in known}
     word = name.replace("_", "").casefold()
     near = difflib.get_close_matches(word, plain, 1, NEAR)
-    if not near or abs(len(near[0]) - len(word)) > 1 or word == f"{near[0]}s":
+    if not near or abs(len(near[0]) - len(word)) > 1 or (word == f"{near[0]}s" and not is_unused):
         return None
     return plain[near[0]]
 

@@ -185,7 +185,8 @@ def _values(default: object, distribution: Distribution | None) -> dict[str, Any
 
 def _bounds(metadata: Mapping[str, Any]) -> str:
     if metadata.get("options"):
-        return "one of " + ", ".join(map(str, metadata["options"]))
+        options = metadata["options"]
+        return "one of " + ", ".join(o if str(o).isidentifier() else repr(o) for o in options)
     low, high = metadata.get("low"), metadata.get("high")
     if low is not None and high is not None:
         return f"{low} to {high}"

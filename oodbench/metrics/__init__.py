@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from oodbench.errors import UserError, plugin_hint, unknown
+from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.predictions import Predictions
 
@@ -22,6 +22,8 @@ CLASSES = ("binary", "multiclass")
 """The kinds of task with the metric `loss` whose predictions may be scored by other metrics."""
 KINDS = {"mse": "regression", "kl": "distribution"}
 """The kinds of task with another loss, by the name of that loss."""
+ROUNDING = 1e-6
+"""By how much rounding may lift a proportion above 1."""
 NAMED = 64
 """The most groups of a split for which single accuracies are recorded."""
 
@@ -138,6 +140,15 @@ def is_proportion(name: str) -> bool:
     return _known(name).is_proportion
 
 
+def checked(name: str, value: float) -> float:
+    """The value of a metric; raises UserError for a proportion outside [0, 1]."""
+    if (value < 0 or value > 1 + ROUNDING) and is_proportion(name):
+        raise UserError(
+            f"the metric {name} is {value:g}, and its `is_proportion` says that it is in [0, 1]"
+        )
+    return value
+
+
 def is_higher_better(name: str) -> bool:
     """Whether higher is better; False for unregistered metrics, such as those of the predictor itself.
 
@@ -188,6 +199,11 @@ def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "di
     """
     examples = Examples(task, logits, targets)
     values = {name: metric.of_examples(examples) for name, metric in _recorded()}
+    shape = logits.shape[: -2 if task.kind in ("tokens", "boxes") else -1]
+    for name, value in values.items():
+        if value is not None and getattr(value, "shape", None) != shape:
+            wanted = f"a value for each example, a tensor of the shape {tuple(shape)}"
+            raise wrong_result("of_examples", f"the metric {name}", wanted, value)
     return {name: value for name, value in values.items() if value is not None}
 
 

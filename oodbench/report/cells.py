@@ -4,26 +4,30 @@ docs/guide/results_format.md shows how to make a report of your own from it.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import SupportsFloat
 
 import numpy as np
 import pandas as pd
 
-from oodbench.errors import UserError, plugin_hint, unknown
+from oodbench.errors import UserError, blaming, plugin_hint, unknown, wrong_result
 from oodbench.metrics import (
     LOSSES,
     PredictionMetric,
+    checked,
     computed_names,
     is_higher_better,
     known_direction,
+    metrics,
     needs,
     of_predictions,
 )
 from oodbench.report.statistics import each_mean_and_error
-from oodbench.results.predictions import predictions_of_runs
+from oodbench.results.predictions import Predictions, predictions_of_runs
 from oodbench.results.run_spec import BEFORE, CONSTANT, SCORE
 from oodbench.results.tables import CELL, ROW, Tables, plugins_of, records_at, with_records
+from oodbench.selection import selection_rules
 from oodbench.selection.judge import Chosen, judge
 
 METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
@@ -151,11 +155,27 @@ def reported_metrics(
             if metric in computed_names():  # which other datasets have
                 raise UserError(f"{metric} takes no predictions of {dataset}; see --dataset")
             names = sorted({*recorded, *computed_names(recorded)})
-            raise unknown("metric", metric, names, dataset, plugin_hint(plugins_of(tables)))
+            raise unknown_metric(metric, names, tables, dataset)
         main = dict.fromkeys(main, metric)
         if metric not in higher:
             higher[metric] = known_direction(metric, plugins_of(tables))
     return {str(d): main.get(d, "") for d in runs["dataset_label"].unique()}, higher
+
+
+def unknown_metric(
+    metric: str, known: Collection[str], tables: Tables, dataset: str = ""
+) -> UserError:
+    """The error for a metric that is not among those `known` of the runs."""
+    if metrics.find(metric) is not None:
+        of = f" of {dataset}" if dataset else ""
+        return UserError(
+            f"the runs{of} did not record the metric {metric}, and ended runs are not trained again: "
+            "launch with its plug-in into another directory (`--out`)"
+        )
+    hint = plugin_hint(plugins_of(tables))
+    if metric.partition(":")[0] in selection_rules:
+        hint = f" ({metric} is a selection rule, for --rule)"
+    return unknown("metric", metric, known, dataset, hint)
 
 
 def recorded_metrics(tables: Tables) -> dict[str, set[str]]:
@@ -315,7 +335,14 @@ def _computed(
                     continue
                 logits, targets = p.logits[mask], p.targets[mask]
                 part = replace(p, logits=logits, targets=targets, out=p.out[mask])
-                value = computed.of_predictions(part)
-                value = value if math.isfinite(value) else math.nan
+                value = _value(metric, computed, part)
                 found.append((run_id, step, environment, split, metric, value, len(targets)))
     return found
+
+
+def _value(metric: str, computed: PredictionMetric, part: Predictions) -> float:
+    with blaming(f"the metric {metric}"):
+        value: object = computed.of_predictions(part)
+    if np.ndim(value) or not isinstance(value, SupportsFloat):  # type: ignore[arg-type]
+        raise wrong_result("of_predictions", f"the metric {metric}", "a number", value)
+    return checked(metric, float(value)) if math.isfinite(value) else math.nan

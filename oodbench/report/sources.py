@@ -54,7 +54,7 @@ SHOWN = 6
 
 
 def frames_of(
-    sources: Sequence[str],
+    sources: str | Sequence[str],
     datasets: Sequence[str] = (),
     rows: Sequence[str] = (),
     baseline: str | None = None,

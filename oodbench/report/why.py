@@ -11,16 +11,16 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.errors import UserError, plugin_hint, unknown
+from oodbench.errors import UserError, unknown
 from oodbench.metrics import needs
-from oodbench.report.cells import mean_values, test_values
+from oodbench.report.cells import mean_values, test_values, unknown_metric
 from oodbench.report.numbers import UNDEFINED, Cell, with_error, with_unit
 from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
 from oodbench.results.directory import Directory
 from oodbench.results.run_directory import kept_weights
 from oodbench.results.run_spec import COMPLETE, SCORE
-from oodbench.results.tables import Tables, plugins_of
+from oodbench.results.tables import Tables
 from oodbench.selection import find_rule
 from oodbench.selection.judge import judge
 from oodbench.terminal import Terminal
@@ -91,7 +91,7 @@ def why(
     usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
     known = sorted(frames.records.loc[frames.records["split"] != SCORE, "metric"].unique())
     if metric is not None and metric not in known:
-        raise unknown("metric", metric, known, hint=plugin_hint(plugins_of(frames)))
+        raise unknown_metric(metric, known, frames)
     first = runs.iloc[0]
     best = one.candidates[one.candidates["run"].isin(runs.index)].drop_duplicates("run")
     shown = {str(first["dataset_label"]): metric or usual_metric}

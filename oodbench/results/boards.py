@@ -56,14 +56,14 @@ def board_names() -> list[str]:
     return sorted(path.parent.name for path in frozen_folder().glob(f"*/{PROTOCOL_FILE}"))
 
 
-def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
+def board_among(sources: str | Sequence[str]) -> tuple[str | None, list[Path]]:
     """Split sources into a board, or None, and results directories.
 
     A source is a results directory, a board's folder or a board's name. Raises UserError for anything
     else, and for more than one board.
     """
     boards, directories = [], []
-    for source in sources:
+    for source in [sources] if isinstance(sources, str) else sources:
         path = Path(source)
         if _is_shipped(source) or (path / PROTOCOL_FILE).is_file():
             boards.append(source)

@@ -143,7 +143,8 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
         return predictions
     except FileNotFoundError:
         raise UserError(
-            f"{folder} keeps no predictions of step {step}; `sweep launch --keep-predictions` does"
+            f"{folder} keeps no predictions of step {step}: `sweep launch --keep-predictions` keeps them, "
+            "but does not train ended runs again; launch into another directory (`--out`)"
         ) from None
     except UNREADABLE as error:
         raise UserError(f"{folder} cannot be read at step {step}: {brief(error)}") from None

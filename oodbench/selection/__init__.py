@@ -235,7 +235,7 @@ def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule
 
     Raises UserError for an unknown rule, with the `place` of the name and the sweep's `plugins`.
     """
-    base, colon, metric = name.partition(":")
+    base, colon, metric = str(name).partition(":")
     rule = selection_rules.find(base)
     if rule is None or (colon and not metric):
         raise unknown(selection_rules.noun, name, [*selection_rules], place, plugin_hint(plugins))

@@ -90,6 +90,9 @@ def _entry(key: str, entry: Any, out: Path | None, data_dir: Path | None) -> Any
         return _name(key, entry)
     if key == "datasets" and "data" in entry and "name" not in entry:
         return _table(entry, out, data_dir)
+    for name, value in entry.items():
+        if isinstance(value, pd.DataFrame):
+            raise UserError(f"{key}: a data frame is the value of `data`, not of `{name}`")
     return {**entry, "name": _name(key, entry["name"])} if "name" in entry else entry
 
 

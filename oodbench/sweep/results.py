@@ -169,7 +169,8 @@ class Results:
     ) -> "Model":
         """The trained model that a rule chooses, from weights that the sweep kept (`keep_weights`).
 
-        See `oodbench.load_model`; names are as in `why`. In a new process, `plugins=True` imports the
+        `model(model.dataset.read(frame))` predicts new rows of a table, see `oodbench.load_model`; names
+        are as in `why`. In a new process, `plugins=True` imports the
         plug-ins of the run and the classes of a script or a notebook, which runs their code. Raises
         UserError as `load_model` does, and for boards and several directories.
         """

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oodbench.data.streams import ReadAhead, Stored, chunk_size
 from oodbench.datasets import Dataset, Environment
-from oodbench.metrics import Groups, values_of_examples, values_of_groups
+from oodbench.metrics import Groups, checked, values_of_examples, values_of_groups
 from oodbench.results.run_spec import MEMORIZED, MISLABELED, Evaluation
 from oodbench.tasks import Task
 from oodbench.train.loading import Data
@@ -146,11 +146,11 @@ def evaluations_of(
     for k, row in enumerate(torch.cat(values, 1).tolist()):
         rest, of_run = iter(row), list[Evaluation]()
         for name, split, names, count, of_groups in columns:
-            of_run += [Evaluation(name, split, m, next(rest), count) for m in names]
+            of_run += [Evaluation(name, split, m, checked(m, next(rest)), count) for m in names]
             if of_groups:
                 hit = list(itertools.islice(rest, len(of_groups[k].counts)))
                 further = values_of_groups(of_groups[k], hit)
-                of_run += [Evaluation(name, split, *each) for each in further]
+                of_run += [Evaluation(name, split, m, checked(m, v), n) for m, v, n in further]
         found.append(of_run)
     return found
 

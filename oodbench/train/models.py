@@ -200,7 +200,8 @@ def _weights_of_cell(
     frames = read_results(results)
     judge = usual(frames) if rule is None or rule == LAST else rule
     dataset, row, test = names
-    cell = why(frames, dataset, row, test, judge, options=[f"`{name}`" for name in NAMES])
+    options = "`dataset`", "`algorithm` (`row` of `Results.model`)", "`test_environment`"
+    cell = why(frames, dataset, row, test, judge, options=options)
     trials = sorted(set(cell.runs["trial"].tolist()))
     wanted = trials[0] if trial is None else trial
     if wanted not in trials:

@@ -230,14 +230,14 @@ def test_values_are_taken(values: dict[str, object], wanted: Space) -> None:
     ("values", "sentence"),
     [
         ({"rat": 1.0}, r"unknown name 'rat' in here; did you mean rate\?"),
-        ({"rate": "fast"}, "'rate' in here must be float, not 'fast'"),
+        ({"rate": "fast"}, "'rate' in here must be a number, not 'fast'"),
         ({"rate": -1.0}, r"'rate' in here must be at least 0\.0, not -1\.0"),
         ({"rate": math.nan}, "'rate' in here must be finite, not nan"),
-        ({"count": 2.5}, r"'count' in here must be int, not 2\.5"),
+        ({"count": 2.5}, r"'count' in here must be a whole number, not 2\.5"),
         ({"count": 10}, "'count' in here must be between 1 and 9, not 10"),
         ({"limit": 1e308}, r"'limit' in here must be below 2\*\*63"),
         ({"mode": "fats"}, r"unknown value 'fats' in 'mode' in here; did you mean fast\?"),
-        ({"limit": "x"}, "'limit' in here must be int or none, not 'x'"),
+        ({"limit": "x"}, "'limit' in here must be a whole number or none, not 'x'"),
         ({"sizes": 3}, "'sizes' in here must be a list, not 3"),
     ],
 )

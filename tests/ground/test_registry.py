@@ -262,6 +262,7 @@ class More(Algorithm.Hparams):
         (Launcher, {"launch": with_none}, r"is called with \(self, job\)"),
         (Network, {"forward": with_two}, r"is called with \(self, x\)"),
         (Algorithm, {}, "overrides none of `objective`"),
+        (Rule, {"evidence": hook, "scores": hook}, "did you mean `score`"),
         (Algorithm, {"Hparams": More, "neutral": classmethod(hook)}, "overrides none of `obj"),
         (Algorithm, {"Hparams": Weight, "objective": hook}, "`Hparams` needs `@dataclass.*`weigh"),
         (
@@ -282,7 +283,8 @@ def test_what_cannot_be_called_or_would_train_as_another_method_is_refused(
 @pytest.mark.parametrize(
     "body",
     [
-        {"objective": hook, "penalty": hook, "gradients": hook, "objectives": hook, "noisy_": 3},
+        {"objective": hook, "penalty": hook, "gradients": hook, "noisy_": 3},
+        {"objective": lambda self, out: self.objectives(out)[0], "objectives": hook},
         {"objective": lambda self, out, scale=1.0: out.risks.mean()},
         {"objective": lambda self, *values: values[0].risks.mean()},
         {"objective": staticmethod(lambda out: out.risks.mean()), "_objectve": hook},

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
-from oodbench.metrics import metrics
+from oodbench.errors import UserError
+from oodbench.metrics import checked, metrics, values_of_examples
 from oodbench.results.read import joined
 from oodbench.selection.judge import choose
+from oodbench.tasks import Task
 from tests.helpers.commands import installed, python, type_in
 from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import edited, tiny_file
@@ -97,6 +100,69 @@ def test_a_plugins_metrics_are_recorded_shown_and_judge(out: Path) -> None:
 
 
 ASKED = (("table", "--metric"), ("table", "--rule"), ("compare", "--metric"))
+
+
+WRONG = '''
+
+@register("late")
+class Late(RecordedMetric):
+    """A metric that was registered after the runs had been trained."""
+
+    def of_examples(self, examples):
+        return examples.losses.mean()
+
+
+@register("pairs")
+class Pairs(PredictionMetric):
+    """No number."""
+
+    def of_predictions(self, p):
+        return p.logits[:2, 0]
+
+
+@register("percents")
+class Percents(PredictionMetric):
+    """A share in percents."""
+
+    is_proportion = True
+
+    def of_predictions(self, p):
+        return 300.0
+
+
+@register("fails")
+class Fails(PredictionMetric):
+    """Takes arrays for tensors."""
+
+    def of_predictions(self, p):
+        return p.logits.softmax(-1).mean()
+'''
+
+
+def test_a_metric_of_a_wrong_form_is_refused(out: Path) -> None:
+    Path("my_metrics.py").write_text(PLUGIN + WRONG)
+    for metric, words in (
+        ("pairs", "`of_predictions` of the metric pairs must return a number, not "),
+        (
+            "percents",
+            "the metric percents is 300, and its `is_proportion` says that it is in [0, 1]",
+        ),
+        ("fails", "the metric fails: AttributeError: 'numpy.ndarray' object has no attribute"),
+        ("late", "did not record the metric late, and ended runs are not trained again"),
+        ("train_val", "unknown metric 'train_val' in ColoredDigits; known: "),
+        ("train_val", "(train_val is a selection rule, for --rule)"),
+    ):
+        told = type_in("report", "table", out, "--also", metric, *OWN, code=2)
+        assert words in " ".join(told.stderr.split())
+    task, targets = Task("binary"), torch.zeros(3)
+    with pytest.raises(UserError, match=r"metric late must return a value for each .*shape \(3,\)"):
+        values_of_examples(task, targets[:, None], targets)
+
+
+def test_a_recorded_proportion_is_at_most_1() -> None:
+    with pytest.raises(UserError, match=r"accuracy is 50, and its `is_proportion` says .*\[0, 1\]"):
+        checked("accuracy", 50.0)
+    assert checked("loss", 50.0) == 50.0
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def test_what_is_kept_is_read(tmp_path: Path) -> None:
     assert found.logits.dtype == np.float16 and found.logits[0].tolist() == [65504.0, -2.0]
     assert found.targets.tolist() == [0, 1] and found.out.tolist() == [True, False]
     assert found.classes == ("no", "yes")
-    with pytest.raises(UserError, match=r"keeps no predictions of step 6; .*--keep-predictions"):
+    with pytest.raises(UserError, match=r"keeps no predictions of step 6: .*--keep-predictions"):
         read_predictions(run, 6)
     (tmp_path / "kept" / "r" / "predictions" / "5.npz").write_bytes(b"\x80\x04pickle")
     with pytest.raises(UserError, match="cannot be read"):

@@ -190,6 +190,7 @@ class Unnamed(datasets.Dataset):
         ),
         ({"algorithms": [Nameless]}, r"no name yet: .*`@register\('Nameless', paper=\"none\"\)`"),
         ({"datasets": [Unnamed]}, r"oodbench.datasets import register`.*`@register\('Unnamed'\)`"),
+        ({"datasets": [{"frame": frame()}]}, "a data frame is the value of `data`, not of `frame`"),
         ({"datasets": [{"data": 3}]}, "`data` is a pandas data frame, not int"),
         ({"datasets": [{"data": frame(), "target": "y"}]}, "unknown column 'environment' in"),
         (
