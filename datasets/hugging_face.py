@@ -54,7 +54,10 @@ class HuggingFace(Manifest):
         for row, (is_held, path) in enumerate(zip(held, paths, strict=True)):
             if not is_held and not path:
                 kind = f"{arrow_table(self.path)[self.image_column].type}"[:60]
-                what = f"holds no picture, in bytes or by its path, but {kind}"
+                has_others = any(held) or any(paths)
+                what = (
+                    "is empty: leave the row out" if has_others else f"holds no picture, but {kind}"
+                )
                 raise UserError(f"{self.rows.place(row)}: '{self.image_column}' {what}")
         folder = self.root / ".oodbench" / f"pictures-{self.options.md5[:16]}"
         if not folder.is_dir():
@@ -63,8 +66,13 @@ class HuggingFace(Manifest):
                 for name, picture in zip(names, data, strict=True):
                     if picture.is_valid:
                         (unpacked / name).write_bytes(picture.as_py())
-        rows = zip(held, names, paths, strict=True)
-        return [folder / name if is_held else self.root / path for is_held, name, path in rows]
+        each = zip(held, names, paths, strict=True)
+        files = [folder / name if is_held else self.root / path for is_held, name, path in each]
+        for row, file in enumerate(files):
+            if not file.is_file():
+                hint = "save the dataset with the pictures' bytes (`embed_external_files`)"
+                raise UserError(f"{self.rows.place(row)}: there is no picture {file}: {hint}")
+        return files
 
     def _pictures(self) -> tuple[pa.ChunkedArray, list[str]]:
         """The bytes of each row's picture, or null, and its path, or an empty text."""

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -153,9 +154,13 @@ class ImageFolder(OwnImages):
             for name in () if self.options.splits else sorted({*self.classes} - seen):
                 if not (at / name).is_dir():
                     odd = next(file for file, folders in found.items() if folders[1] == name)
-                    like = look_alikes([name, *seen])
+                    beside = {of[1] for of in found.values() if of[0] == found[odd][0]}
+                    near = get_close_matches(name, seen - beside, 1, 0.8)
+                    like = look_alikes([name, *seen]) or " and ".join(
+                        map(repr, near and [name, *near])
+                    )
                     hint = f"move it if '{name}' is not a class, or else make an empty folder"
-                    hint = f"{like}, name the folders alike" if like else hint
+                    hint = f"{like}: name the folders of one class alike" if like else hint
                     raise UserError(f"{why}no folder {at / name}, but there is {odd}: {hint}")
         return listing
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from oodbench.columns import Reading
-from oodbench.data.audit import FEW_EXAMPLES, NAMED
+from oodbench.data.tables.audit import FEW_EXAMPLES, NAMED
 from oodbench.data.tables.cells import Cells
 from oodbench.data.tables.readings import (
     MARKS,

@@ -18,6 +18,7 @@ from oodbench.errors import UserError
 LFS = b"version https://git-lfs.github.com/spec/"
 """How a file begins that Git has not fetched from its store of large files."""
 PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype )?html", re.IGNORECASE)
+ARFF = re.compile(rb"\s*(%[^\n]*\n\s*)*@relation\s", re.IGNORECASE)
 ROOM = 2**16
 """Bytes below which a disk counts as full."""
 
@@ -25,11 +26,13 @@ ROOM = 2**16
 def other_than_data(file: Path) -> str:
     """What a file is instead of data, such as a web page or a pointer of Git LFS; else an empty text."""
     with file.open("rb") as stream:
-        start = stream.read(64)
+        start = stream.read(2**12)
     if start.startswith(LFS):
         return "a pointer of Git LFS: `git lfs pull` fetches the file"
     if PAGE.match(start):
         return "a web page, perhaps a login: download the file again"
+    if ARFF.match(start):
+        return "in Weka's format ARFF: `scipy.io.arff.loadarff` reads it, save it as CSV"
     return "" if start else "empty"
 
 

@@ -1,8 +1,7 @@
 """Audits of a dataset: leaks, identifiers and too few examples, which change what a run's numbers mean."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -11,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from oodbench.columns import EMPTY
 from oodbench.data.pictures.folders import Images
 from oodbench.data.pictures.pixels import TINY
 from oodbench.data.preparation import Contents, class_names, group_names, hashes_of
 from oodbench.data.streams import Stored
+from oodbench.data.tables.audit import FEW, FEW_EXAMPLES, MEANINGLESS, names_of, of_columns
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError, counted, some
 from oodbench.notes import Finding
@@ -24,21 +23,8 @@ CLOSE = 0.15
 """Pictures that look alike differ by at most this share of their contrast."""
 LARGE = 2**28
 """A user's data are loaded twice and compared, unless they have more bytes than this."""
-FEW_EXAMPLES, FEW = 30, 10
-"""Metrics are coarse for an environment, or for a group or class, with fewer examples."""
-MULTIPLE = 8
-"""Environments whose means differ by this factor may use different units."""
-SAMPLE = 20_000
-"""Columns are judged by at most about this many rows."""
-MANY = 20
-"""The least number of different values of an identifier."""
-COUNTED = re.compile(r"(.*\D)\d{3,}")
-"""A text that may be the number of a person or a thing, such as P0012."""
-UNIT = r"patient|subject|participant|person|customer|client|user|case|sample"
-NAMED = re.compile(
-    rf"({UNIT})([\W_]?(id|no|nr|number))?|(.*[\W_])?(uu?id|mrn)|.*[\W_]id", re.IGNORECASE
-)
-"""The name of a column that may hold identifiers."""
+UNSEEN = 0.2
+"""Categories that training environments lack matter if they have this share of a test environment."""
 LUMINANCE = np.array([[0.299], [0.587], [0.114]])
 """The shares of red, green and blue in grey."""
 ROUNDING = 1e-9
@@ -84,7 +70,10 @@ def audit(
     """
     found = _unseeded(dataset, environments, trial)
     with suppress(UserError, OSError):  # examples that cannot be read stop the runs that need them
-        inputs = {} if dataset.repeats else _numbered(dataset, environments, hashes)
+        training = roles[0][1] if roles else ()
+        of_table = [*of_columns(dataset.columns, environments, dataset.task, training)]
+        ignored = {name for each in of_table if each.kind in MEANINGLESS for name in each.counts}
+        inputs = {} if dataset.repeats else _numbered(dataset, environments, hashes, ignored)
         looks = {}
         if isinstance(dataset, Images) and inputs:
             looks = _alike(dataset, inputs)
@@ -92,18 +81,21 @@ def audit(
             found += _of_forms(dataset, environments)
         units = {n: e.clusters.numpy() for n, e in environments.items() if e.clusters is not None}
         of = {"looks": looks, "inputs": inputs, "groups": units}
+        tallies = _tallies(dataset, environments, ignored)
         for test, training in ((test, training) for tests, training in roles for test in tests):
             for what, numbers in of.items():
                 both = {n: numbers[n] for n in (test, *training) if n in numbers}
                 used = {n: each[_used(environments[n], n == test)] for n, each in both.items()}
                 if test in used and len(used) > 1:
                     found += _shared(dataset, test, used.pop(test), used, what)
-        found += _of_columns(dataset, environments, roles[0][1] if roles else ())
+            found += _unseen(dataset, test, tallies, training)
+        found += of_table
     for name in dict.fromkeys(name for tests, _ in roles for name in tests):
         found += _few(dataset, name, environments[name])
     for name, of_trials in (outs or {}).items():
         if any(name in training for _, training in roles):
             found += _lacking(dataset, name, environments[name].y, of_trials)
+            found += _cut(name, environments[name], of_trials)
     once: dict[Any, Finding] = {}
     for each in found:
         once.setdefault((each.kind, each.environments[0], each.example), each)
@@ -116,13 +108,20 @@ def _used(environment: Environment, is_held_out: bool) -> Array:
 
 
 def _numbered(
-    dataset: Dataset, environments: Environments, hashes: Hashes | None
+    dataset: Dataset, environments: Environments, hashes: Hashes | None, ignored: Collection[str]
 ) -> dict[str, Array]:
-    """Integers (N,) by environment, equal for equal inputs; empty if files would have to be read."""
+    """Integers (N,) by environment, equal for equal inputs; empty if files would have to be read.
+
+    The columns `ignored`, such as identifiers, differ between copies.
+    """
     are_stored = any(isinstance(e.x, Stored) for e in environments.values())
     if dataset.columns is not None and not are_stored:
         # keep 16 bits of 24, so that rounding by other programs makes no difference
-        rounded = {n: (e.x.float().view(torch.int32) + 64) >> 7 for n, e in environments.items()}
+        width = next(iter(environments.values())).x.shape[1]
+        kept = [i for i, name in enumerate(names_of(dataset.columns, width)) if name not in ignored]
+        rounded = {
+            n: (e.x[:, kept].float().view(torch.int32) + 64) >> 7 for n, e in environments.items()
+        }
         hashes = {n: hashes_of(replace(environments[n], x=x))[0] for n, x in rounded.items()}
     elif hashes is None and isinstance(dataset, Images):
         looks = dataset.survey.items()
@@ -272,154 +271,49 @@ def _is_chance(tested: Array, trained: Array) -> bool:
     return bool(int((a * b).sum()) <= 3 * (within[0] * within[1]) ** 0.5)
 
 
-def _of_columns(
-    dataset: Dataset, environments: Environments, training: Sequence[str]
+def _tallies(
+    dataset: Dataset, environments: Environments, ignored: Collection[str]
+) -> dict[str, dict[str, Array]]:
+    """The numbers of examples of each category, by environment and column, and of each group by ""."""
+    columns, tallies = dataset.columns, dict[str, dict[str, Array]]()
+    for name, e in environments.items():
+        of = tallies[name] = {}
+        if columns is not None and not isinstance(e.x, Stored) and len(e.y):
+            for i, column in enumerate(names_of(columns, e.x.shape[1])):
+                if column not in ignored and (known := columns.categories.get(column)):
+                    of[column] = np.bincount(e.x[:, i].long().numpy(), minlength=len(known))
+        if e.attributes is not None and dataset.task.has_classes:
+            groups = dataset.task.groups(e.y.long(), e.attributes, len(dataset.attributes))
+            of[""] = np.bincount(groups.numpy(), minlength=len(group_names(dataset)))
+    return tallies
+
+
+def _unseen(
+    dataset: Dataset, test: str, tallies: Mapping[str, Mapping[str, Array]], training: Sequence[str]
 ) -> Iterator[Finding]:
-    columns, parts = dataset.columns, {n: e for n, e in environments.items() if len(e.y)}
-    if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
-        return
-    step = -(-sum(len(e.y) for e in parts.values()) // SAMPLE)
-    x = torch.cat([e.x[::step] for e in parts.values()]).double().numpy()
-    y = torch.cat([e.y[::step].reshape(len(e.y[::step]), -1) for e in parts.values()]).numpy()
-    environment = np.repeat(np.arange(len(parts)), [len(e.y[::step]) for e in parts.values()])
-    trained = np.isin(environment, [i for i, name in enumerate(parts) if name in training])
-    said = f", by {len(x):,} rows" if step > 1 else ""
-    names = (*columns.numbers, *(f"{name} {EMPTY}" for name in columns.gaps), *columns.categories)
-    if len(names) != x.shape[1]:  # categories are one-hot already
-        names = columns.inputs
-    marks: dict[int, str] = {}
-    for i, name in enumerate(names):
-        known = np.full(len(x), True)
-        if name in columns.gaps:
-            known = x[:, names.index(f"{name} {EMPTY}")] == 0
-            filled = np.unique(environment[known])
-            for empty in (n for k, n in enumerate(parts) if k not in filled):
-                text = f"'{name}' is empty in every row of '{empty}'{said}: the "
-                text += f"{columns.imputation} of others fills it there"
-                yield Finding("an empty column", (empty,), {}, name, text)
-        values, of, categories = x[known, i], environment[known], columns.categories.get(name)
-        yield from _meaningless(name, values, of, [*parts], categories, said)
-        if name in columns.numbers:
-            yield from _units(name, values, of, [*parts])
-        rows, is_class = trained & known, dataset.task.has_classes
-        if dataset.task.kind == "multiclass" and (mark := _marked(x[rows, i], y[rows, 0])) >= 0:
-            marks.setdefault(mark, name)
-        if y.shape[1] == 1 and (score := _score(x[rows, i], y[rows, 0], is_class)):
-            share = f"{100 * score:.4g} % of {'the classes' if is_class else 'its variance'}{said}"
-            text = f"'{name}' alone tells the target ({share}): `features` leaves out what is made from it"
-            counts = {"rows": int(rows.sum()), "score": score}
-            yield Finding("a telling column", tuple(training), counts, name, text)
-    if y.shape[1] == 1 and not dataset.task.has_classes:
-        yield from _units("target", y[:, 0], environment, [*parts])
-    if len(marks) > 1 and len(marks) >= len(np.unique(y[trained])) - 1:
-        listed = some([*map(repr, marks.values())], 3)
-        text = f"{listed} tell the target together (each marks a class{said}): `features` leaves them out"
-        yield Finding("a telling column", tuple(training), {}, next(iter(marks.values())), text)
-
-
-def _meaningless(
-    name: str,
-    values: Array,
-    environment: Array,
-    names: Sequence[str],
-    categories: Sequence[str] | None,
-    said: str,
-) -> Iterator[Finding]:
-    """Findings on a column that identifies rows or the environments, whose names are `names`."""
-    if why := _identifier(name, values, environment, categories):
-        text = f"'{name}' looks like an identifier ({why}{said}): `features` leaves it out"
-        if 2 * len(np.unique(values)) <= len(values):
-            text += ", and `group` keeps its equal values on one side of a split"
-        yield Finding("an identifier", tuple(names), {"rows": len(values)}, name, text)
-    there, first, sizes = np.unique(environment, return_index=True, return_counts=True)
-    own, is_own = values[first], 1 < len(names) == len(there)
-    if is_own and len(np.unique(own)) == len(own) and (values == np.repeat(own, sizes)).all():
-        text = f"'{name}' repeats the environment: each has one value of its own{said}"
-        text += "; `features` leaves it out"
-        yield Finding("an environment column", tuple(names), {"rows": len(values)}, name, text)
-
-
-def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
-    """A finding if mean and spread in one environment are the same large multiple of those in another."""
-    numbers, starts = np.unique(environment, return_index=True)
-    parts = zip(numbers, np.split(values, starts[1:]), strict=True)
-    moments = {i: (v.mean(), v.std()) for i, v in parts if len(v) >= FEW_EXAMPLES}
-    if not moments or any(mean < 4 * spread for mean, spread in moments.values()):
-        return
-    low, high = min(moments, key=moments.__getitem__), max(moments, key=moments.__getitem__)
-    times, wider = (b / a if a else 0 for a, b in zip(moments[low], moments[high], strict=True))
-    if times >= MULTIPLE and times / 2 < wider < 2 * times:
-        text = (
-            f"'{name}' is about {times:,.0f} times as large in '{names[high]}' as in '{names[low]}'"
-        )
-        text += ": its unit may be another one there"
-        yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
-
-
-def _marked(values: Array, target: Array) -> int:
-    """The class whose rows are those of one of the column's two values, up to 1 % of them; -1 for none."""
-    is_high = values == values.max(initial=0)
-    if len(np.unique(values)) == 2:
-        for marked in (is_high, ~is_high):
-            mark = int(np.bincount(target[marked].astype(int)).argmax())
-            if 100 * (marked != (target == mark)).sum() <= min(marked.sum(), (~marked).sum()):
-                return mark
-    return -1
-
-
-def _score(values: Array, target: Array, is_class: bool) -> float:
-    """The accuracy or R² of the best prediction from a column; 0 below 0.99, or if a constant is as good.
-
-    The estimate compares the targets of neighbours in the order of the column, or those of equal values if
-    there are few values.
-    """
-    if len(values) < MANY or np.ptp(values) == 0 or np.ptp(target) == 0:
-        return 0.0
-    order = np.lexsort((np.random.default_rng(0).permutation(len(values)), values))
-    steps, ties = np.diff(target[order]), np.diff(values[order]) == 0
-    if FEW * (len(ties) - ties.sum()) < len(values):
-        steps = steps[ties]
-    if not is_class:
-        # neighbours differ if rows are few; a line or the ranks may still predict the target
-        ranks = np.argsort(np.argsort(target[order]))
-        line = 1 - np.corrcoef(values, target)[0, 1] ** 2
-        curve = 1 - np.corrcoef(np.arange(len(ranks)), ranks)[0, 1] ** 2
-        error, least = min(line, curve, (steps**2).mean() / 2 / target.var()), 0.01
-    else:
-        others = len(target) - np.bincount(target.astype(int)).max()
-        error, least = (steps != 0).mean() / 2, min(0.01, others / len(target) / 10)
-        least *= others >= FEW
-    return float(1 - error) if error <= least else 0.0
-
-
-def _identifier(
-    name: str, values: Array, environment: Array, categories: Sequence[str] | None
-) -> str:
-    """The reason why a column of numbers or `categories` looks like an identifier, or an empty text.
-
-    Numbers that are not whole are measurements. Whole numbers are suspect if they repeat less often than by
-    chance, or if the ranges of environments hardly overlap.
-    """
-    distinct, size = len(np.unique(values)), len(values)
-    if categories is not None:
-        if distinct > max(FEW, 0.95 * size):
-            return "nearly every row has a different one"
-        if distinct >= MANY and NAMED.fullmatch(name):
-            return f"by its name and its {distinct} categories"
-        numbered = [COUNTED.fullmatch(each) for each in categories if each != EMPTY]
-        are_alike = len({match and match[1] for match in numbered}) == 1 and all(numbered)
-        return "its categories are numbered" * (distinct >= MANY and are_alike)
-    if distinct < MANY or (values != np.round(values)).any():
-        return ""
-    repeated, by_chance = size - distinct, size * (size - 1) / 2 / (1 + np.ptp(values))
-    if repeated < size / FEW and by_chance > FEW * (1 + repeated):
-        return "its whole numbers repeat less often than by chance"
-    if NAMED.fullmatch(name):
-        return "by its name and its whole numbers"
-    parts = [values[environment == i] for i in np.unique(environment)]
-    are_many = all(len(np.unique(v)) > max(MANY, len(v) / 5) for v in parts)
-    has_ranges = are_many and _score(values, environment, True)
-    return "its ranges hardly overlap between environments" if has_ranges else ""
+    """Findings on categories and groups of which a test environment or its training ones have none."""
+    known = {} if dataset.columns is None else dataset.columns.categories
+    for column, here in tallies[test].items():
+        others = [of[column] for n in training if column in (of := tallies.get(n, {}))]
+        if not others:
+            continue
+        there, size = np.sum(others, 0), counted(int(here.sum()), "example")
+        names = known[column] if column else group_names(dataset)
+        new, lost = np.flatnonzero((here > 0) & (there == 0)), (here == 0) & (there >= FEW)
+        count, listed = int(here[new].sum()), some([repr(names[i]) for i in new], 3)
+        if column and count >= max(FEW, UNSEEN * here.sum()):
+            text = f"no training environment has {listed} of '{column}', which {count} of the {size} of "
+            text += f"'{test}' have: these inputs are 0 in training"
+            yield Finding("unseen categories", (test,), {"examples": count}, column, text)
+        elif not column and count >= FEW:
+            text = f"no training environment has the group {listed}, to which {count} of the {size} of "
+            yield Finding(
+                "unseen group", (test,), {"examples": count}, "", f"{text}'{test}' belong"
+            )
+        if not column and lost.any():
+            listed = some([repr(names[i]) for i in np.flatnonzero(lost)], 3)
+            text = f"'{test}' has no example of the group {listed}: its worst group is the worst of others"
+            yield Finding("absent group", (test,), {"groups": int(lost.sum())}, "", text)
 
 
 def _few(dataset: Dataset, name: str, environment: Environment) -> Iterator[Finding]:
@@ -439,6 +333,20 @@ def _few(dataset: Dataset, name: str, environment: Environment) -> Iterator[Find
         listed = some([f"'{group}' has {counted(n, 'example')}" for group, n in small.items()], 3)
         text = f"'{name}', {what} {listed}: values of the worst {what} are coarse"
         yield Finding(f"small {what}", (name,), small, next(iter(small)), text)
+
+
+def _cut(
+    name: str, environment: Environment, outs: Mapping[int, torch.Tensor]
+) -> Iterator[Finding]:
+    """A finding if groups are in the `in` and the `out` split of an environment, as a file may ask."""
+    out = next(iter(outs.values()), torch.empty(0))
+    if environment.clusters is not None and len(out):
+        is_out = torch.zeros(len(environment.y), dtype=torch.bool).index_fill(0, out.cpu(), True)
+        both = np.intersect1d(environment.clusters[is_out], environment.clusters[~is_out])
+        if len(both):
+            text = f"{counted(len(both), 'group')} of '{name}' are in its in and its out split: the split "
+            text += "of the file and `group` disagree, so selection sees what runs train on"
+            yield Finding("divided groups", (name,), {"groups": len(both)}, "", text)
 
 
 def _lacking(

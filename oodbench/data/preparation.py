@@ -197,7 +197,9 @@ def inspect(dataset: Dataset) -> list[Contents]:
         held_out = {*dataset.test_environments, *dataset.validation_environments}
         if not (training := dataset.trainable(held_out)):
             names = ", ".join(name for name in dataset.environments if name in held_out)
-            raise UserError(f"{dataset.label}: with {names} held out, nothing is left to train on")
+            every_one = len(dataset.environments) == 1
+            why = f"{names} is its only environment" if every_one else f"{names} are held out"
+            raise UserError(f"{dataset.label}: {why}, so nothing is left to train on")
         if dataset.columns is None:  # fitting a table imports scikit-learn, and cannot fail
             some = {n: torch.arange(min(CHUNK, len(environments[n].y))) for n in training}
             fitted(dataset, environments, some)

@@ -143,8 +143,22 @@ def test_a_column_that_tells_a_number(tmp_path: Path, of_target: Any) -> None:
     same = data.assign(same=of_target(data["target"]))
     (finding,) = found(tmp_path, same, kind="real")["a telling column"]
     assert finding.example == "same" and finding.counts["score"] > 0.99
-    related = data.assign(same=data["target"] + 0.5 * data["height"])
+    noise = np.random.default_rng(1).normal(size=len(data))
+    related = data.assign(same=data["target"] + 0.5 * data["height"] + noise)
     assert found(tmp_path, related, kind="real") == {}
+
+
+def test_columns_whose_sum_is_the_target(tmp_path: Path) -> None:
+    data = frame()
+    draw = np.random.default_rng(0)
+    parts = {
+        name: draw.poisson(rate, len(data)) for name, rate in (("casual", 20), ("regular", 50))
+    }
+    data = data.assign(**parts, target=parts["casual"] + parts["regular"])
+    (finding,) = found(tmp_path, data, kind="real")["a telling column"]
+    assert "the target is a weighted sum of 'casual', 'regular'" in finding.sentence
+    rounded = data.assign(target=data["target"] + draw.normal(size=len(data)))
+    assert found(tmp_path, rounded, kind="real") == {}
 
 
 def test_a_line_tells_a_number_in_few_rows(tmp_path: Path) -> None:
@@ -185,7 +199,7 @@ def test_texts_that_look_like_identifiers(tmp_path: Path, name: str) -> None:
     texts[0] = ""
     (finding,) = found(tmp_path, data.assign(**{name: texts}))["an identifier"]
     assert finding.example == name
-    few = [f"P{i:04}" for i in np.random.default_rng(0).integers(0, 12, len(data))]
+    few = [f"P{i:04}" for i in np.random.default_rng(0).integers(0, 8, len(data))]
     assert not found(tmp_path, data.assign(**{name: few}))
     several = [f"{'EI'[i % 2]}{i:03}" for i in np.random.default_rng(0).integers(0, 60, len(data))]
     assert not found(tmp_path, data.assign(diagnosis=several))
@@ -204,8 +218,105 @@ def test_a_column_that_repeats_the_environment(tmp_path: Path, values: list[Any]
     data = frame()
     (finding,) = found(tmp_path, data.assign(site=np.repeat(values, SIZE)))["an environment column"]
     assert finding.example == "site" and "'site' repeats the environment" in finding.sentence
-    for other in (np.repeat([*values[:2], values[0]], SIZE), np.repeat(values, SIZE)[::-1][1:]):
-        assert not found(tmp_path, data.assign(site=[*other, *other[:1]][: len(data)])), other
+    for other in (np.repeat([*values[:2], values[0]], SIZE), np.roll(np.repeat(values, SIZE), 9)):
+        kinds = found(tmp_path, data.assign(site=other))
+        assert not kinds.keys() - {"unseen categories"}, other
+
+
+@pytest.mark.parametrize("kind", ["one-hot", "one typing mistake"])
+def test_columns_that_nearly_or_together_repeat_the_environment(tmp_path: Path, kind: str) -> None:
+    data = frame()
+    if kind == "one-hot":
+        marks = pd.get_dummies(data["environment"], prefix="site").astype(int)
+        data, first = data.join(marks), "site_A"
+    else:
+        codes = data["environment"].map({"A": 1, "B": 2, "C": 3})
+        data, first = data.assign(site=codes.where(data.index != 5, 3)), "site"
+    (finding,) = found(tmp_path, data)["an environment column"]
+    assert (
+        finding.example == first and "the environment: each environment has one" in finding.sentence
+    )
+    copies = data[data["environment"] == "A"].head(20).assign(environment="C", site_A=0, site_C=1)
+    (first_copy, *_) = found(tmp_path, pd.concat([data, copies[data.columns]]))["copies"]
+    assert first_copy.counts["examples"] == 20
+
+
+def test_copies_have_identifiers_of_their_own(tmp_path: Path) -> None:
+    data = frame()
+    copies = data[data["environment"] == "A"].head(20).assign(environment="C")
+    both = pd.concat([data, copies], ignore_index=True)
+    kinds = found(tmp_path, both.assign(record_id=100 + np.arange(len(both)) * 7))
+    assert kinds["copies"][0].counts["examples"] == 20 and "an identifier" in kinds
+
+
+def test_categories_that_one_environment_alone_has(tmp_path: Path) -> None:
+    data = frame()
+    words = np.random.default_rng(0).choice(["male", "female"], len(data))
+    of_c = data["environment"] == "C"
+    (finding,) = found(tmp_path, data.assign(sex=np.where(of_c, np.char.upper(words), words)))[
+        "unseen categories"
+    ][:1]
+    assert (finding.environments, finding.example, finding.counts) == (
+        ("C",),
+        "sex",
+        {"examples": 90},
+    )
+    assert (
+        "has 'FEMALE', 'MALE' of 'sex', which 90 of the 90 examples of 'C' have" in finding.sentence
+    )
+    few = data.assign(sex=np.where(np.arange(len(data)) > len(data) - 9, "other", words))
+    assert found(tmp_path, few) == {}
+
+
+def test_groups_that_one_side_lacks(tmp_path: Path) -> None:
+    sexes = np.where((frame()["environment"] == "C") & (frame()["target"] == "no"), "x", "f")
+    data = frame().assign(sex=sexes)
+    kinds = found(tmp_path, data, attribute="sex")
+    assert "has the group 'no, x', to which" in kinds["unseen group"][0].sentence
+    lacking = {of.environments[0]: of.sentence for of in kinds["absent group"]}
+    assert "has no example of the group 'no, f': its worst" in lacking["C"]
+
+
+@pytest.mark.parametrize(
+    ("low", "spread", "factor", "offset"),
+    [(37, 0.5, 1.8, 32), (67, 3, 2.54, 0), (1.07, 0.33, 88.4, 0), (0.5, 0.12, 100, 0)],
+)
+def test_an_environment_in_other_units(
+    tmp_path: Path, low: float, spread: float, factor: float, offset: float
+) -> None:
+    data = frame()
+    values = np.abs(np.random.default_rng(0).normal(low, spread, len(data)))
+    in_other = np.where(data["environment"] == "B", factor * values + offset, values)
+    (finding,) = found(tmp_path, data.assign(measured=in_other.round(4)))["another unit"]
+    assert finding.example == "measured" and "its unit may be another one there" in finding.sentence
+    assert finding.environments[0] == "B"
+    shifted = np.where(data["environment"] == "B", values + 4 * spread, values)
+    assert found(tmp_path, data.assign(measured=shifted.round(4))) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("subject_id", lambda draw, size: draw.integers(1, 13, size)),
+        ("timestamp", lambda draw, size: 1.67e9 + 1e5 * np.arange(size) + draw.random(size)),
+    ],
+)
+def test_identifiers_by_name(tmp_path: Path, name: str, cells: Any) -> None:
+    data = frame()
+    numbers = cells(np.random.default_rng(0), len(data))
+    (finding,) = found(tmp_path, data.assign(**{name: numbers}))["an identifier"]
+    assert finding.example == name
+    assert found(tmp_path, data.assign(weight=numbers % 13 + 0.5)) == {}
+
+
+def test_a_files_split_that_divides_groups_is_said_in_plans(tmp_path: Path) -> None:
+    data = frame().assign(patient=[f"P{i // 2}" for i in range(3 * SIZE)])
+    halves = np.resize(["in", "out"], len(data))
+    data.assign(split=halves).to_csv(tmp_path / "t.csv", index=False)
+    entry = {"name": "Table", "file": "t.csv", "group": "patient"}
+    values = {"name": "s", "datasets": [entry], "algorithms": ["ERM"], "trials": 1}
+    notes = make_plan(validate(values, "s"), tmp_path).notes
+    assert any("45 groups of 'A' are in its in and its out split" in note for note in notes)
 
 
 def test_few_examples_of_groups_classes_and_environments(tmp_path: Path) -> None:

@@ -61,13 +61,19 @@ AFFIXED = re.compile(
     r"([+-]?)([$€£¥]? ?)([+-]?[\d.,'\u2019\u00a0\u202f ]*\d)( ?(?:[%‰°$€£¥]|[^\W\d_])\D*)?"
 )
 """A number with a sign of currency before it, or a unit behind it."""
+CODE = re.compile(
+    r"-?([6-9])\1+(\.9+)?|9{1,3}[6-9]|0|-1|-?3276[78]|6553[45]|-?214748364[78]|429496729[56]"
+)
+"""A number that may stand for a gap: 77, -999, 9998, the ends of the integers of a computer."""
+HUGE = 1e30
+"""The least number that only stands for a gap, such as NetCDF's 9.97e36."""
 LONG = r"^[+-]?\d{16,}$"
 """A whole number with more digits than a float holds."""
 BOOKED = r"^(?:\(([^()+-]*\d[^()+-]*)\)|([^()+-]*\d)-)$"
 """A negative number as bookkeepers write it, (5) or 5-."""
 OR_ELSE = (
-    "; write numbers without their unit, leave the cell empty if the number is missing, or name a "
-    "column of categories in the option `categorical`"
+    "; write plain numbers, without units or signs such as <, leave the cell empty if the number is "
+    "missing, or name a column of categories in the option `categorical`"
 )
 
 
@@ -208,7 +214,11 @@ class Reader:
             return found
         what = f"'{name}' must be a number, not '{cells[row]}'"
         odd = self._spellings(_with_hyphens(cells), may_agree=False)
-        or_else = OR_ELSE if gaps else "; write numbers without their unit, or leave the row out"
+        or_else = (
+            OR_ELSE
+            if gaps
+            else "; write plain numbers, without units or signs such as <, or leave the row out"
+        )
         raise UserError(f"{self.table.place(row)}: {what}{f'; {odd}' if odd else or_else}")
 
     def _spellings(self, cells: pa.Array, *, may_agree: bool) -> str:
@@ -358,19 +368,38 @@ def _doubts(given: pa.Array, separator: str) -> list[str]:
     said = []
     if pc.any(pc.match_substring_regex(given, r"^0\d")).as_py():
         said.append("some begin with 0: `categorical` if they are codes")
-    grouped = separator != "," and pc.match_substring_regex(given, r"^[1-9]\d{0,2}\.\d{3}$")
-    if grouped and pc.all(grouped).as_py():
-        said.append("all have three digits after the point: `decimal=,` if it separates thousands")
+    grouped = pc.match_substring_regex(given, r"^[1-9]\d{0,2}(\.\d{3})+$")
+    small = pc.match_substring_regex(given, r"^\d{1,3}$")
+    all_fit = pc.all(pc.or_(grouped, small)).as_py() and pc.any(grouped).as_py()
+    # programs that write decimals leave out zeros at the end, so that few have exactly three digits
+    if all_fit and (separator != "," or pc.any(small).as_py()):
+        said.append("three digits follow every point: `decimal=,` if it separates thousands")
     return said
 
 
 def _far_codes(filled: Numbers) -> list[str]:
-    for value in (filled.min(), filled.max()):
-        others, is_zero = filled[filled != value], value in (0, -1)
-        if re.fullmatch("-99+|999+|0|-1", f"{value:.15g}") and len(np.unique(others)) > 9 * is_zero:
-            if np.abs(others - value).min() > np.ptp(others):
-                return [f"{value:g} is far from all others: leave its cells empty if they are gaps"]
-    return []
+    if not (_is_code(filled.min()) or _is_code(filled.max())):
+        return []
+    values = np.unique(filled)
+    may_be = np.full(len(values), False)
+    for i in {*range(len(values))[:4], *range(len(values))[-4:]}:
+        may_be[i] = _is_code(values[i])
+    others = values[~may_be]
+    if not len(others):
+        return []
+    apart = np.maximum(others.min() - values, values - others.max())
+    # 0 and -1 are usual numbers beside a few others
+    far = values[
+        may_be & (apart > np.ptp(others)) & ((len(others) > 9) | ~np.isin(values, (0, -1)))
+    ]
+    listed, are = ", ".join(f"{v:g}" for v in far), "are" if len(far) > 1 else "is"
+    return [f"{listed} {are} far from all others: leave such cells empty if they are gaps"] * bool(
+        listed
+    )
+
+
+def _is_code(value: float) -> bool:
+    return abs(value) > HUGE or CODE.fullmatch(f"{value:.15g}") is not None
 
 
 def counts_rows(values: Numbers, of_environments: Iterable[Numbers]) -> bool:

@@ -243,6 +243,7 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.csv.gz", "\0" * 257 + "ustar", "is an archive .tar.: unpack it"),
         ("f.csv", "<!DOCTYPE html>\n<html>", "is a web page, perhaps a login"),
         ("f.csv", "\ufeff<html>", "is a web page, perhaps a login"),
+        ("f.csv", "% made\n@RELATION d\n@DATA\n1,2\n", "is in Weka's format ARFF: `scipy.io.arff"),
         ("f.csv", "'a','b'\n'1','2'\n", "names are in single quotes"),
         ("f.csv", '"a,b"\n"1,2"\n', "each line is in quotes"),
         ("f.csv", "u,v\na,b\n1,2\n", "it stands in line 2: leave out what is above"),

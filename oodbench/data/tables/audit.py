@@ -1,0 +1,289 @@
+"""Audits of a table's columns: identifiers, leaks of the target, other units, what one side lacks."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from oodbench.columns import EMPTY, Columns
+from oodbench.data.streams import Stored
+from oodbench.datasets import Environment
+from oodbench.errors import some
+from oodbench.notes import Finding
+from oodbench.tasks import Task
+
+FEW_EXAMPLES, FEW = 30, 10
+"""Metrics are coarse for an environment, or for a group or class, with fewer examples."""
+MULTIPLE = 8
+"""Environments whose means differ by this factor may use different units."""
+CONVERSIONS = (1.8, 32.0), (2.54, 0.0), (2.2046, 0.0), (1.6093, 0.0), (3.2808, 0.0)
+"""Factors and offsets between common units: degrees, inches, pounds, miles, feet."""
+SAMPLE = 20_000
+"""Columns are judged by at most about this many rows."""
+MANY, SEVERAL = 20, 10
+"""The least number of different values of an identifier, without and with the name of one."""
+MEANINGLESS = ("an identifier", "an environment column")
+"""Findings on columns in which copies of an example may differ."""
+COUNTED = re.compile(r"(.*\D)\d{3,}")
+"""A text that may be the number of a person or a thing, such as P0012."""
+UNIT = r"patient|subject|participant|person|customer|client|user|case|sample"
+NAMED = re.compile(
+    rf"({UNIT})([\W_]?(id|no|nr|number))?|(.*[\W_])?(uu?id|mrn)|.*[\W_]id", re.IGNORECASE
+)
+"""The name of a column that may hold identifiers."""
+TIMES = re.compile(r"(.*[\W_])?(unix|epoch|date|time|datetime|timestamp)([\W_].*)?", re.IGNORECASE)
+"""The name of a column that may hold times, which are no measurements."""
+EXACT, ROUNDING = 1e-6, 1e-9
+"""A sum of columns is the target if it leaves less of its variance; the least deviation."""
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a table by which its columns are judged, all or a sample."""
+
+    x: Array
+    """Encoded rows (N, columns), as `Columns` describes them."""
+    y: Array
+    """Targets (N, C)."""
+    environment: Array
+    """The number of each row's environment, (N,), in ascending order."""
+    environments: Sequence[str]
+    training: Sequence[str]
+    """The environments by which it is judged what tells the target."""
+    columns: Columns
+    said: str
+    """The number of rows if they are a sample, to be said in findings."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns of `x`."""
+        return names_of(self.columns, self.x.shape[1])
+
+    @property
+    def trained(self) -> Array:
+        """Mask (N,) of the training environments' rows."""
+        return np.isin(self.environment, [self.environments.index(n) for n in self.training])
+
+    def known(self, name: str) -> Array:
+        """Mask (N,) of the rows without a gap in a column."""
+        if name not in self.columns.gaps:
+            return np.full(len(self.x), True)
+        return np.asarray(self.x[:, self.names.index(f"{name} {EMPTY}")] == 0)
+
+
+def names_of(columns: Columns, width: int) -> tuple[str, ...]:
+    """The names of the `width` columns of encoded rows, whose categories are codes or one-hot."""
+    names = *columns.numbers, *(f"{name} {EMPTY}" for name in columns.gaps), *columns.categories
+    return names if len(names) == width else columns.inputs
+
+
+def of_columns(
+    columns: Columns | None,
+    environments: Mapping[str, Environment],
+    task: Task,
+    training: Sequence[str],
+) -> Iterator[Finding]:
+    """Findings on the columns of a table; what tells the target is judged on `training` environments."""
+    parts = {name: e for name, e in environments.items() if len(e.y)}
+    if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
+        return
+    step = -(-sum(len(e.y) for e in parts.values()) // SAMPLE)
+    y = [e.y[::step].reshape(len(e.y[::step]), -1) for e in parts.values()]
+    rows = Rows(
+        x=torch.cat([e.x[::step] for e in parts.values()]).double().numpy(),
+        y=torch.cat(y).numpy(),
+        environment=np.repeat(np.arange(len(parts)), [*map(len, y)]),
+        environments=[*parts],
+        training=[name for name in training if name in parts],
+        columns=columns,
+        said=f", by {sum(map(len, y)):,} rows" if step > 1 else "",
+    )
+    constant = dict[str, Array]()
+    for i, name in enumerate(rows.names):
+        known = rows.known(name)
+        values, of = rows.x[known, i], rows.environment[known]
+        yield from _empty(rows, name, of)
+        if why := _identifier(name, values, of, columns.categories.get(name)):
+            distinct = len(np.unique(values))
+            text = f"'{name}' looks like an identifier ({why}{rows.said}): `features` leaves it out"
+            if 2 * distinct <= len(values):
+                text += ", and `group` keeps its equal values on one side of a split"
+            yield Finding("an identifier", (*parts,), {name: distinct}, name, text)
+        if len(own := _constant(values, of, len(parts))):
+            constant[name] = own
+        if name in columns.numbers:
+            yield from _units(name, values, of, [*parts])
+    yield from _repeat_environment(rows, constant)
+    if rows.y.shape[1] == 1:
+        yield from _telling(rows, task)
+        if not task.has_classes:
+            yield from _units("target", rows.y[:, 0], rows.environment, [*parts])
+
+
+def _empty(rows: Rows, name: str, filled: Array) -> Iterator[Finding]:
+    """Findings on environments without a value in a column, which only those in `filled` have."""
+    for i in {*range(len(rows.environments))} - {*filled.tolist()}:
+        empty = rows.environments[i]
+        text = f"'{name}' is empty in every row of '{empty}'{rows.said}: the "
+        text += f"{rows.columns.imputation} of others fills it there"
+        yield Finding("an empty column", (empty,), {}, name, text)
+
+
+def _constant(values: Array, environment: Array, count: int) -> Array:
+    """The value of nearly all rows (98 %) of each environment; empty if they vary or are the same."""
+    there, first = np.unique(environment, return_index=True)
+    if len(there) < max(2, count):
+        return values[:0]
+    parts = np.split(values, first[1:])
+    own = np.array([np.median(each) for each in parts])
+    shares = [(each == value).mean() for each, value in zip(parts, own, strict=True)]
+    return own if min(shares) >= 0.98 and np.ptp(own) > 0 else values[:0]
+
+
+def _repeat_environment(rows: Rows, constant: Mapping[str, Array]) -> Iterator[Finding]:
+    """Findings on columns that tell the environment, given the values of columns `constant` in each."""
+    alone: list[tuple[str, ...]]
+    alone = [(name,) for name, own in constant.items() if len({*own}) == len(own)]
+    together = {*zip(*constant.values(), strict=True)}
+    for names in alone or [(*constant,)] * (len(together) == len(rows.environments)):
+        several, it = (" together", "them") if len(names) > 1 else ("", "it")
+        text = (
+            f"{some([*map(repr, names)], 3)}{several} repeat{'s' * (not several)} the environment: "
+        )
+        text += f"each environment has one value{rows.said}; `features` leaves {it} out"
+        counts = {name: len({*constant[name]}) for name in names}
+        yield Finding("an environment column", (*rows.environments,), counts, names[0], text)
+
+
+def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
+    """A finding if an environment's numbers may be in another unit than those of another."""
+    numbers, starts = np.unique(environment, return_index=True)
+    parts = zip(numbers, np.split(values, starts[1:]), strict=True)
+    moments = {i: (v.mean(), v.std()) for i, v in parts if len(v) >= FEW_EXAMPLES}
+    least = 4 if (values < 0).any() else 1
+    if not moments or any(mean <= least * spread for mean, spread in moments.values()):
+        return
+    low, high = min(moments, key=moments.__getitem__), max(moments, key=moments.__getitem__)
+    (mean, spread), (other, wider) = moments[low], moments[high]
+    times, apart = other / mean, other - 3 * wider > mean + 3 * spread
+    known = [
+        (factor, offset)
+        for factor, offset in CONVERSIONS
+        if apart and np.isclose(factor * mean + offset, other, rtol=0.05)
+    ]
+    if times >= MULTIPLE:
+        known = [(float(f"{times:.0f}"), 0.0)]
+    if known and known[0][0] / 2 < wider / max(spread, ROUNDING) < 2 * known[0][0]:
+        factor, offset = known[0]
+        text = f"'{name}' is about {factor:,.4g} times as large in '{names[high]}' as in '{names[low]}'"
+        text += f" plus {offset:g}" * bool(offset) + ": its unit may be another one there"
+        yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
+
+
+def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
+    """Findings on columns that tell the target, alone or together."""
+    found, marks, y, is_class = list[Finding](), dict[int, str](), rows.y[:, 0], task.has_classes
+    trained, where, said = rows.trained, (*rows.training,), rows.said
+    for i, name in enumerate(rows.names):
+        used = trained & rows.known(name)
+        values, target = rows.x[used, i], y[used]
+        if task.kind == "multiclass" and (mark := _marked(values, target)) >= 0:
+            marks.setdefault(mark, name)
+        if score := _score(values, target, is_class):
+            share = f"{100 * score:.4g} % of {'the classes' if is_class else 'its variance'}{said}"
+            text = f"'{name}' alone tells the target ({share}): `features` leaves out what is made from it"
+            counts = {"rows": len(values), "score": score}
+            found.append(Finding("a telling column", where, counts, name, text))
+    yield from found
+    if len(marks) > 1 and len(marks) >= len(np.unique(y[trained])) - 1:
+        listed = some([*map(repr, marks.values())], 3)
+        text = f"{listed} tell the target together (each marks a class{said}): `features` leaves them out"
+        yield Finding("a telling column", where, {}, next(iter(marks.values())), text)
+    parts = [] if is_class or found else _summands(rows.x[trained], y[trained], rows.names)
+    if parts:
+        text = f"the target is a weighted sum of {some([*map(repr, parts)], 3)}{said}: `features` leaves "
+        yield Finding("a telling column", where, {}, parts[0], f"{text}out what it is made from")
+
+
+def _summands(x: Array, y: Array, names: Sequence[str]) -> list[str]:
+    """The columns of which the target is a weighted sum; empty if it is none, or rows are few."""
+    if len(y) <= 2 * len(names) or np.ptp(y) == 0:
+        return []
+    scaled = (x - x.mean(0)) / np.maximum(x.std(0), ROUNDING)
+    weights, *_ = np.linalg.lstsq(scaled, y - y.mean(), rcond=None)
+    left = np.var(y - y.mean() - scaled @ weights) / y.var()
+    parts = [n for n, w in zip(names, weights, strict=True) if abs(w) > 1e-3 * y.std()]
+    return parts if left < EXACT else []
+
+
+def _marked(values: Array, target: Array) -> int:
+    """The class whose rows are those of one of the column's two values, up to 1 % of them; -1 for none."""
+    is_high = values == values.max(initial=0)
+    if len(np.unique(values)) == 2:
+        for marked in (is_high, ~is_high):
+            mark = int(np.bincount(target[marked].astype(int)).argmax())
+            if 100 * (marked != (target == mark)).sum() <= min(marked.sum(), (~marked).sum()):
+                return mark
+    return -1
+
+
+def _score(values: Array, target: Array, is_class: bool) -> float:
+    """The accuracy or R² of the best prediction from a column; 0 below 0.99, or if a constant is as good.
+
+    The estimate compares the targets of neighbours in the order of the column, or those of equal values if
+    there are few values.
+    """
+    if len(values) < MANY or np.ptp(values) == 0 or np.ptp(target) == 0:
+        return 0.0
+    order = np.lexsort((np.random.default_rng(0).permutation(len(values)), values))
+    steps, ties = np.diff(target[order]), np.diff(values[order]) == 0
+    if FEW * (len(ties) - ties.sum()) < len(values):
+        steps = steps[ties]
+    if not is_class:
+        # neighbours differ if rows are few; a line or the ranks may still predict the target
+        ranks = np.argsort(np.argsort(target[order]))
+        line = 1 - np.corrcoef(values, target)[0, 1] ** 2
+        curve = 1 - np.corrcoef(np.arange(len(ranks)), ranks)[0, 1] ** 2
+        error, least = min(line, curve, (steps**2).mean() / 2 / target.var()), 0.01
+    else:
+        others = len(target) - np.bincount(target.astype(int)).max()
+        error, least = (steps != 0).mean() / 2, min(0.01, others / len(target) / 10)
+        least *= others >= FEW
+    return float(1 - error) if error <= least else 0.0
+
+
+def _identifier(
+    name: str, values: Array, environment: Array, categories: Sequence[str] | None
+) -> str:
+    """The reason why a column of numbers or `categories` looks like an identifier, or an empty text.
+
+    Numbers that are not whole are measurements or times. Whole numbers are suspect if they repeat less
+    often than by chance, or if the ranges of environments hardly overlap.
+    """
+    distinct, size = len(np.unique(values)), len(values)
+    if categories is not None:
+        if distinct > max(FEW, 0.95 * size):
+            return "nearly every row has a different one"
+        if distinct >= SEVERAL and NAMED.fullmatch(name):
+            return f"by its name and its {distinct} categories"
+        numbered = [COUNTED.fullmatch(each) for each in categories if each != EMPTY]
+        are_alike = len({match and match[1] for match in numbered}) == 1 and all(numbered)
+        return "its categories are numbered" * (distinct >= MANY and are_alike)
+    is_whole = (values == np.round(values)).all()
+    is_named = is_whole and NAMED.fullmatch(name)
+    if distinct < (SEVERAL if is_named else MANY) or not (is_whole or TIMES.fullmatch(name)):
+        return ""
+    repeated, by_chance = size - distinct, size * (size - 1) / 2 / (1 + np.ptp(values))
+    if repeated < size / FEW and by_chance > FEW * (1 + repeated):
+        return "its whole numbers repeat less often than by chance"
+    if is_named:
+        return "by its name and its whole numbers"
+    parts = [values[environment == i] for i in np.unique(environment)]
+    are_many = all(len(np.unique(v)) > max(MANY, len(v) / 5) for v in parts)
+    has_ranges = are_many and _score(values, environment, True)
+    return "its ranges hardly overlap between environments" if has_ranges else ""
