@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import FunctionType, MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeAlias, TypeVar, final
 
 import scipy
 import torch
@@ -155,6 +155,10 @@ class CommonHparams:
     head_only: int | float = hparam(0.0, low=0, neutral=0.0)
     """Updates at the start that train the classifier alone, with the featurizer in evaluation mode; a value
     below 1 is a share of the run's steps (arXiv:2202.10054)."""
+
+    def __getitem__(self, name: object) -> NoReturn:
+        """Raise TypeError for DomainBed's `hparams["lr"]`."""
+        raise TypeError(f"write `hparams.{name}`: hyperparameters are attributes")
 
 
 class _Method(Protocol[H]):
@@ -520,6 +524,9 @@ class Algorithm(nn.Module):
         optimizer that `configure` does not return.
         """
         if isinstance(loss, Tensor):
+            if loss.numel() != 1:
+                given = f"{type(self).__name__} gives values of shape {tuple(loss.shape)}"
+                raise UserError(f"`descend` takes one number as the loss, and {given}")
             loss.backward()  # type: ignore[no-untyped-call]
         else:
             trained = (p for p in self.network.parameters() if p.requires_grad)

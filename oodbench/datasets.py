@@ -162,6 +162,12 @@ class Dataset(ABC):
         self.data_dir = data_dir
 
     @cached_property
+    def options(self) -> Any:
+        """The values of the class's `Options`."""
+        init = f"`__init__` of the dataset {type(self).__name__}"
+        raise UserError(f"{init} must first call `super().__init__(options, data_dir)`")
+
+    @cached_property
     def label(self) -> str:
         """The name in tables; by default it lists the options that differ from their defaults."""
         return labelled(self.name, self.changed_options)

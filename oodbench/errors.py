@@ -201,9 +201,22 @@ def definition(cls: type) -> str:
 
 def described(error: BaseException, otherwise: str | None = None) -> str:
     """An error in one sentence, with the line of the user's code that raised it, or `otherwise`."""
-    reason = brief(f"{type(error).__name__}: {error}")
+    reason = brief(f"{type(error).__name__}: {error}") + _suggestion(error)
     where = users_line(error) or otherwise
     return f"{reason} ({where})" if where else reason
+
+
+def _suggestion(error: BaseException) -> str:
+    """The end of a sentence on an attribute that an object lacks, but has in a member or spelt otherwise."""
+    if not isinstance(error, AttributeError) or error.name is None:
+        return ""
+    members = getattr(error.obj, "__dict__", {})
+    if isinstance(of_torch := members.get("_modules"), dict):
+        members = members | of_torch
+    public = [name for name in dir(error.obj) if name[0] != "_"]
+    near = difflib.get_close_matches(error.name, public, cutoff=0.7)
+    near += [f"{n}.{error.name}" for n in public if error.name in dir(members.get(n))]
+    return f"; did you mean {' or '.join(near[:3])}?" if near else ""
 
 
 @contextmanager

@@ -263,8 +263,9 @@ def check_overrides(noun: str, cls: type) -> None:
         kind = _kind(member)
         if hasattr(engines.get(name), "__final__"):
             raise UserError(f"{who} defines `{name}`, which is not a hook: give it another name")
-        if name in hooks:
-            if (mistake := _mistake(cls, name, member, hooks[name])) is not None:
+        # a network's `__init__` has arguments of its own
+        if name in hooks or (name == "__init__" and noun != "network"):
+            if (mistake := _mistake(cls, name, member, engines.get(name))) is not None:
                 raise UserError(f"{who}: {mistake}")
         elif name[0] != "_" and not any(name in vars(base) for base in others):
             alike = [n for n, m in hooks.items() if _kind(m) == kind]

@@ -1,12 +1,14 @@
 """Kinds of targets, with their losses, metrics and the gradient of IRM's scale."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
+
+from oodbench.errors import unknown, whole_number
 
 Kind = Literal[
     "binary", "multiclass", "multilabel", "distribution", "regression", "tokens", "boxes"
@@ -37,10 +39,21 @@ class Task:
     num_outputs: int = 1
     length: int = 1
 
+    def __post_init__(self) -> None:
+        """Raise UserError for an unknown kind, or a number of outputs below 1."""
+        if self.kind not in get_args(Kind):
+            raise unknown("kind of task", self.kind, get_args(Kind))
+        whole_number(self.num_outputs, "num_outputs", least=1)
+
     @property
     def values(self) -> int:
         """The number of values predicted for each example."""
         return self.num_outputs * (5 if self.kind == "boxes" else self.length)
+
+    def shape(self, count: int) -> tuple[int, ...]:
+        """The shape of the logits of `count` examples."""
+        inner = {"tokens": (self.length,)}.get(self.kind, ())
+        return count, *inner, self.num_outputs, *((5,) if self.kind == "boxes" else ())
 
     @property
     def has_classes(self) -> bool:

@@ -142,8 +142,8 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
         datasets = {source.label: source.dataset for source in listed}
         trained_on = [datasets[s.dataset_name].trainable(s.held_out) for s in rows]
         require_evidence(rule, rows, trained_on)
-        for source in listed:
-            _check_metric(rule, source)
+    for source in listed:
+        _check_metrics(rule, source)
     return Plan(
         sweep,
         rows,
@@ -304,20 +304,24 @@ def _notes(listed: Iterable[Source], known: Mapping[str, Measured]) -> Iterator[
         yield from (f"{label}: {sentence}" for sentence in changes)
 
 
-def _check_metric(rule: Rule, source: Source) -> None:
-    """Raise UserError if the rule judges by a metric that runs on the dataset would not record."""
+def _check_metrics(rule: Rule | None, source: Source) -> None:
+    """Raise UserError if the dataset or the rule names a metric that runs would not record."""
     from oodbench.datasets import Dataset  # which imports torch
 
-    metric, dataset = rule.metric, source.dataset
+    dataset = source.dataset
     whole = type(dataset).split_metrics is not Dataset.split_metrics  # its names are not known here
-    if metric is None or whole or dataset.task.kind == "boxes":
+    if whole or dataset.task.kind == "boxes":
         return
     names = recorded_names(dataset.task, dataset.classes, dataset.attributes)
-    if metric not in names:
-        is_computed = metric in computed_names()
-        hint = " (it is computed from predictions after training)" if is_computed else PLUGIN_HINT
-        place = f"`selection: {rule.name}:{metric}`, as runs of {source.label} do not record it"
-        raise unknown("metric", metric, sorted(names), place, hint)
+    places = {"`metric` of the dataset": dataset.metric}
+    if rule is not None and rule.metric is not None:
+        places[f"`selection: {rule.name}:{rule.metric}`"] = rule.metric
+    for place, metric in places.items():
+        if metric not in names:
+            computed = " (it is computed from predictions after training)"
+            hint = computed if metric in computed_names() else PLUGIN_HINT
+            where = f"{place}, as runs of {source.label} do not record it"
+            raise unknown("metric", metric, sorted(names), where, hint)
 
 
 def show_plan(plan: Plan, console: Terminal) -> None:

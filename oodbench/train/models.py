@@ -396,9 +396,7 @@ def as_outputs(outputs: Any, count: int, task: Task) -> Tensor:
         return outputs[:, 1:] - outputs[:, :1]
     if task.num_outputs == 1 and outputs.shape == (count,):
         return outputs.unsqueeze(1)
-    inner = {"tokens": (task.length,), "boxes": ()}.get(task.kind, ())
-    wanted = (count, *inner, task.num_outputs, *((5,) if task.kind == "boxes" else ()))
-    if tuple(outputs.shape) != wanted:
+    if outputs.shape != (wanted := task.shape(count)):
         raise UserError(
             f"the module returns {tuple(outputs.shape)} for {count} inputs, and the task asks for {wanted}"
         )

@@ -16,7 +16,7 @@ from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
 from oodbench.data.preparation import fits, is_discrete, part
 from oodbench.data.streams import digest_of
 from oodbench.datasets import Dataset, Environment
-from oodbench.errors import UserError
+from oodbench.errors import UserError, wrong_result
 from oodbench.hparams import checked
 from oodbench.networks.base import build, networks
 from oodbench.results.predictions import FITTED, write_examples, write_predictions
@@ -95,6 +95,16 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
         algorithm.network.to(memory_format=torch.channels_last)
     algorithm.optimizers = algorithm.configure()
     return algorithm
+
+
+def predicted(algorithm: Algorithm, x: Tensor) -> Tensor:
+    """The logits that `predict` gives for inputs (N, ...); raises UserError for another shape."""
+    logits: Any = algorithm.predict(x)
+    wanted = algorithm.problem.task.shape(len(x))
+    if getattr(logits, "shape", None) != wanted:
+        of, form = f"the algorithm {type(algorithm).__name__}", f"logits of the shape {wanted}"
+        raise wrong_result("predict", of, form, logits)
+    return logits  # type: ignore[no-any-return]
 
 
 def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
@@ -206,7 +216,7 @@ class Run:
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits (N, C), in the targets' units, of inputs (N, ...) as an environment holds them."""
-        return self.in_units(self.algorithm.predict(self.data.dataset.transform(x, None)))
+        return self.in_units(predicted(self.algorithm, self.data.dataset.transform(x, None)))
 
     def in_units(self, outputs: Tensor) -> Tensor:
         """The algorithm's outputs (N, C) in the targets' units."""

@@ -23,7 +23,7 @@ from oodbench.optimizers import Rates
 from oodbench.results.run_spec import Evaluation
 from oodbench.train.evaluate import Scored, evaluations_of, mean_loss, put_chunk
 from oodbench.train.loop import Program
-from oodbench.train.run import Run, on_host
+from oodbench.train.run import Run, on_host, predicted
 from oodbench.train.vectorized.arithmetic import Collector, Remainders, vectorized_linear
 from oodbench.train.vectorized.optimizers import VectorizedOptimizer
 
@@ -274,7 +274,7 @@ class VectorizedProgram(Program):
         numbers = {name: value[rows] for name, value in self._numbers.items()}
         transform = self.runs[0].data.dataset.transform
         logits: Tensor = self._over_runs(
-            lambda algorithm, x: algorithm.predict(transform(x, None)), of_rows, numbers, x
+            lambda algorithm, x: predicted(algorithm, transform(x, None)), of_rows, numbers, x
         )
         if self.runs[0].data.units is None:
             return logits[: len(runs)]
