@@ -12,7 +12,7 @@ import scipy
 import torch
 from torch import Tensor, nn
 
-from oodbench.data.streams import to_device as to_device
+from oodbench.data.streams import to_device
 from oodbench.errors import UserError, blaming, unknown, wrong_result
 from oodbench.gradients.backward import Reduction, Units, combined_backward, micro_batched, observed
 from oodbench.gradients.twice import risk_gradients
@@ -21,12 +21,12 @@ from oodbench.networks.base import Network
 from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
 from oodbench.registry import CHANGES, FUNCTIONS, Registry, folder, own_bases, own_members
 from oodbench.seeds import derive
-from oodbench.steps import Batch as Batch
-from oodbench.steps import Drawing as Drawing
-from oodbench.steps import Needs as Needs
-from oodbench.steps import Outputs as Outputs
-from oodbench.steps import Problem as Problem
-from oodbench.steps import concatenated, scalars
+from oodbench.steps import Batch, Drawing, Needs, Outputs, Problem, concatenated, scalars
+
+# `help` shows these
+__all__ = ["Algorithm", "Batch", "CommonHparams", "Drawing", "Needs", "Outputs", "Problem"]
+__all__ += ["BALANCED", "algorithms", "beta", "cannot_balance", "first_step", "register"]
+__all__ += ["to_device", "why_skipped"]
 
 __path__ = [str(folder("algorithms"))]
 
@@ -185,20 +185,21 @@ class Algorithm(nn.Module):
     batch, step and hyperparameters, and must not branch in Python on the value of a hyperparameter, so that
     `oodbench.train.vectorized` can train many runs as one program. All other state is in registered
     buffers, so that every method resumes.
+
+    - `changes`: what it changes in training, as `oodbench.registry.CHANGES` explains: `risk`, `penalty`,
+      `gradient`, `batch`, `adversarial`, `step`, `group`, `estimator` or `reference`.
+    - `needs`: what it needs beyond the inputs and targets of one training environment.
+    - `transductive`: whether predictions depend on other test inputs, such as those of the same batch. Such
+      methods are ranked separately.
+    - `trains_network`: whether it trains the run's network; otherwise it fits another predictor.
+    - `noise_on_host`: whether noise stays on the CPU, where an `update` reads it without waiting for a GPU.
     """
 
     changes: ClassVar[str] = "risk"
-    """The part of training that the method changes, a key of `oodbench.registry.CHANGES`."""
     needs: ClassVar[Needs] = Needs()
-    """What the method needs beyond the inputs and targets of one training environment."""
     transductive: ClassVar[bool] = False
-    """Whether predictions depend on other test inputs, such as those of the same batch. Such methods are
-    ranked separately."""
     trains_network: ClassVar[bool] = True
-    """Whether the method trains the run's network; otherwise it fits another predictor."""
     noise_on_host: ClassVar[bool] = False
-    """Whether noise stays on the CPU, so that an `update` reads its values without waiting for the GPU."""
-
     Hparams: TypeAlias = CommonHparams
 
     if TYPE_CHECKING:  # the type of `hparams` is the class's `Hparams`
@@ -465,12 +466,7 @@ class Algorithm(nn.Module):
         """The value of `objective`; raises UserError if it is not one number in a tensor."""
         value: Any = self.objective(out)
         if not isinstance(value, Tensor) or value.numel() != 1:
-            shape = getattr(value, "shape", None)
-            given = type(value).__name__ if shape is None else f"values of shape {tuple(shape)}"
-            name = type(self).__name__
-            raise UserError(
-                f"`objective` of {name} must return one number in a tensor, not {given}"
-            )
+            raise wrong_result("objective", type(self).__name__, "one number in a tensor", value)
         return value
 
     @final
@@ -525,7 +521,7 @@ class Algorithm(nn.Module):
         """
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
-                given = f"{type(self).__name__} gives values of shape {tuple(loss.shape)}"
+                given = f"{type(self).__name__} gives {loss.numel()}"
                 raise UserError(f"`descend` takes one number as the loss, and {given}")
             loss.backward()  # type: ignore[no-untyped-call]
         else:

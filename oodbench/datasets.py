@@ -62,23 +62,24 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Environment:
-    """The examples of one environment."""
+    """The examples of one environment.
+
+    - `x`: inputs, a tensor (N, ...) or `oodbench.data.streams.Stored`, which `Dataset.transform` maps to
+      (N, *input_shape).
+    - `y`: targets: (N,) floats 0 and 1 for `binary`, (N,) int64 classes for `multiclass`, else see `Task`.
+    - `clusters`: (N,) integers: a split keeps examples of one cluster together. None: no clusters.
+    - `out`: (N,) booleans: whether an example is in the `out` split. None: the split is drawn.
+    - `attributes`: (N,) integers from 0: the position of each example's attribute in `Dataset.attributes`.
+    - `unseen`: (N,) booleans: examples with true are used only if the environment is held out, the others
+      only if it is trained on, so that runs are tested on unseen people or things. None: all in both cases.
+    """
 
     x: Any
-    """Inputs: a tensor (N, ...) or `oodbench.data.streams.Stored`, which `Dataset.transform` maps to
-    (N, *input_shape)."""
     y: Tensor
-    """Targets (N, ...), as `Task` describes them."""
     clusters: Tensor | None = None
-    """(N,) integers: a split keeps examples of one cluster together. None: no clusters."""
     out: Tensor | None = None
-    """(N,) booleans: whether an example is in the `out` split. None: the split is drawn."""
     attributes: Tensor | None = None
-    """(N,) integers from 0: the position of each example's attribute in `Dataset.attributes`."""
     unseen: Tensor | None = None
-    """(N,) booleans: examples with true are used only if the environment is held out, the others only if it
-    is trained on. Environments can then show the same people or things, and a run is still tested on unseen
-    ones. None: all examples are used in both cases."""
 
 
 PLAIN = Metadata(

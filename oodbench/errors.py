@@ -207,7 +207,7 @@ def described(error: BaseException, otherwise: str | None = None) -> str:
 
 
 def _suggestion(error: BaseException) -> str:
-    """The end of a sentence on an attribute that an object lacks, but has in a member or spelt otherwise."""
+    """The end of a sentence on an attribute that an object lacks: near names, and members that have it."""
     if not isinstance(error, AttributeError) or error.name is None:
         return ""
     members = getattr(error.obj, "__dict__", {})

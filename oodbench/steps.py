@@ -14,65 +14,70 @@ from oodbench.tasks import Task
 
 @dataclass(frozen=True)
 class Problem:
-    """The facts about a run, from which its algorithm is built."""
+    """The facts about a run, from which its algorithm is built.
+
+    - `task`: the kind of target; `task.losses(logits, targets)` are the losses of any kind.
+    - `environments`: names of the training environments, in the order in which batches stack them.
+    - `steps`: the number of updates.
+    - `attributes`: the number of values of the examples' attribute; 0: no attribute.
+    - `discrete`: whether inputs are token ids, which cannot be averaged.
+    - `sizes`: the number of training examples of each environment.
+    - `counts`: the number of training examples of each group, by environment; groups are numbered as in
+      `Task.groups`, and are classes if there is no attribute. Empty if targets are not classes.
+    - `pretrained`: whether the network has weights that were trained on other data.
+    - `zero_shot`: whether the network's head, such as one made from texts, predicts classes untrained.
+    - `seed`: the seed of what a trial's runs share: data noise, splits, initial weights, order of batches.
+    - `autocast`: the dtype of the network's passes in training, by autocast; None: the parameters' dtype.
+      Outputs, losses, gradients and masks have the parameters' precision.
+    - `hparams`: the method's hyperparameters, for `skip` to look at.
+    """
 
     input_shape: tuple[int, ...]
     task: Task
     environments: tuple[str, ...]
-    """Names of the training environments, in the order in which batches stack them."""
     steps: int
     attributes: int = 0
-    """The number of values of the examples' attribute; 0: no attribute."""
     discrete: bool = False
-    """Whether inputs are token ids, which cannot be averaged."""
     sizes: tuple[int, ...] = ()
-    """The number of training examples of each environment."""
     counts: tuple[tuple[int, ...], ...] = ()
-    """The number of training examples of each group, by environment; groups are numbered as in
-    `Task.groups`, and are classes if there is no attribute. Empty if targets are not classes."""
     pretrained: bool = False
-    """Whether the network has weights that were trained on other data."""
     zero_shot: bool = False
-    """Whether the network's head predicts classes before any training, such as a head made from texts."""
     seed: int = 0
-    """The seed of all that the runs of a trial share: data noise, splits, initial weights, order of
-    batches."""
     autocast: torch.dtype | None = None
-    """The dtype of the network's passes in training, by autocast; None: the parameters' dtype. Outputs,
-    losses, gradients and masks have the parameters' precision."""
     hparams: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """The method's hyperparameters, for `skip` to look at."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """Requirements of a method beyond the inputs and targets of one training environment."""
+    """Requirements of a method beyond the inputs and targets of one training environment.
+
+    - `environments`: the least number of training environments.
+    - `attributes`: whether batches must hold attributes, or the hyperparameter values for which they must.
+    - `index`: whether a batch must hold each example's index in its environment.
+    - `views`: the number of extra views of every input in a batch, each a new draw of the dataset's
+      training augmentation; without an augmentation they are copies, and `prepare` may replace them. The
+      network sees them in the same pass; losses and risks are those of the first view.
+    - `pretrained`: whether the network has to start from pretrained weights.
+    - `zero_shot`: whether the network's head has to predict classes before any training.
+    - `classes`: whether a target must be one class.
+    - `real_inputs`: whether inputs must be numbers that can be averaged or moved, unlike the ids of words.
+    - `feature_vector`: whether an example must have one feature vector and one target. Examples of `tokens`
+      have a vector for each token, and a detector has no feature vectors.
+    - `outputs`: whether losses must be a function of the network's outputs, unlike a detector's losses.
+    - `packages`: optional packages that the method imports, each with the command that installs it.
+    """
 
     environments: int = 1
-    """The least number of training environments."""
     attributes: bool | Mapping[str, object] = False
-    """Whether batches must hold attributes, or the hyperparameter values for which they must."""
     index: bool = False
-    """Whether a batch must hold each example's index in its environment."""
     views: int = 0
-    """The number of extra views of every input in a batch, each a new draw of the dataset's training
-    augmentation; without an augmentation they are copies, and `prepare` may replace them. The network sees
-    them in the same pass; losses and risks are those of the first view."""
     pretrained: bool = False
-    """Whether the network has to start from pretrained weights."""
     zero_shot: bool = False
-    """Whether the network's head has to predict classes before any training."""
     classes: bool = False
-    """Whether a target must be one class."""
     real_inputs: bool = False
-    """Whether inputs must be numbers that can be averaged or moved, unlike the ids of words."""
     feature_vector: bool = False
-    """Whether an example must have one feature vector and one target. Examples of `tokens` have a vector
-    for each token, and a detector has no feature vectors."""
     outputs: bool = False
-    """Whether losses must be a function of the network's outputs, unlike a detector's losses."""
     packages: Mapping[str, str] = field(default_factory=dict)
-    """Optional packages that the method imports, each with the command that installs it."""
 
     def has_attributes(self, hparams: Mapping[str, Any]) -> bool:
         """Whether batches must hold attributes, with these hyperparameters."""
@@ -94,26 +99,29 @@ class Drawing(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """B examples of each of E training environments."""
+    """B examples of each of E training environments.
+
+    - `x`: inputs, (E, B, *input_shape).
+    - `y`: targets: (E, B) floats 0 and 1 of a binary task, (E, B) int64 classes of a multiclass one; for
+      others see `oodbench.tasks.Task`. `self.problem.task.losses(logits, y)` are the losses of any task.
+    - `environments`: the indices (E,) of its environments among those of the run; None: all, in order.
+    - `index`: each example's index among its environment's training examples, (E, B).
+    - `attributes`: each example's attribute, (E, B) integers, if the dataset has attributes.
+    - `other_y`: the second targets of mixed examples, (E, B, ...).
+    - `share`: the weight of the loss on `y` for a mixed example, (E, B); `other_y` has the rest.
+    - `views`: further views of the inputs, (E, B, V, *input_shape), if the method `needs` them.
+    - `noise`: the random numbers of this step, from the method's `noise`.
+    """
 
     x: Tensor
-    """Inputs, (E, B, *input_shape)."""
     y: Tensor
-    """Targets, (E, B, ...), see `Task`."""
     environments: Tensor | None = None
-    """The indices (E,) of the batch's environments among the training environments; None: all, in order."""
     index: Tensor | None = None
-    """Each example's index among its environment's training examples, (E, B)."""
     attributes: Tensor | None = None
-    """Each example's attribute, (E, B) integers, if the dataset has attributes."""
     other_y: Tensor | None = None
-    """The second targets of mixed examples, (E, B, ...)."""
     share: Tensor | None = None
-    """The weight of the loss on `y` for a mixed example, (E, B); `other_y` has the rest."""
     views: Tensor | None = None
-    """Further views of the inputs, (E, B, V, *input_shape), if the method `needs` them."""
     noise: Mapping[str, Tensor] = field(default_factory=dict)
-    """The random numbers of this step, from the method's `noise`."""
 
     def minibatches(self) -> list[tuple[Tensor, Tensor]]:
         """DomainBed's list of (inputs, targets), one pair for each environment."""
@@ -139,32 +147,33 @@ class Batch:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The results of a forward pass, stacked over the E training environments of B examples each."""
+    """The results of a forward pass, stacked over the E training environments of B examples each.
+
+    - `logits`: logits (E, B, C), or as in `Task`; (E, B, 0) if the network computes its own losses.
+    - `features`: the featurizer's outputs, (E, B, F), with a vector for each token; empty as `logits` are.
+    - `targets`: the targets, (E, B, ...), as in `Batch`.
+    - `losses`: the loss of each example, (E, B), which `task.losses` gives for any task.
+    - `risks`: the mean loss of each environment, (E,).
+    - `step`: the number of updates already done.
+    - `batch`: the batch of the forward pass: inputs, attributes, the examples' index, the step's noise.
+    - `metrics`: scalars that an objective adds to the run's records, such as its penalty.
+    - `buffers`: the buffers that `next_buffers` returned for these outputs, for `objective` to use.
+    - `view_logits`: logits of the batch's further views, (E, B, V, C), if there are any.
+    - `view_features`: the features of these views, (E, B, V, F).
+    """
 
     logits: Tensor
-    """Logits (E, B, C), or as in `Task`; (E, B, 0) if the network computes its own losses."""
     features: Tensor
-    """The outputs of the network's featurizer, (E, B, F), with one vector for each token; empty if the
-    network computes its own losses."""
     targets: Tensor
-    """The targets, (E, B, ...)."""
     losses: Tensor
-    """The loss of each example, (E, B)."""
     risks: Tensor
-    """The mean loss of each environment, (E,)."""
     step: int
-    """The number of updates already done."""
     task: Task
     batch: Batch
-    """The batch of the forward pass: inputs, attributes, the examples' index, the step's noise."""
     metrics: dict[str, Tensor] = field(default_factory=dict)
-    """Scalars that an objective adds to the run's records, such as its penalty."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
-    """The buffers that `next_buffers` returned for these outputs, for `objective` to use."""
     view_logits: Tensor | None = None
-    """Logits of the batch's further views, (E, B, V, C), if there are any."""
     view_features: Tensor | None = None
-    """The features of these views, (E, B, V, F)."""
 
     def of_step(self, values: Tensor) -> Tensor:
         """The values (E, ...) of the step's environments, picked from `values` of all environments."""

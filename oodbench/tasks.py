@@ -25,7 +25,7 @@ class Task:
 
     Shapes, for any leading dimensions `...`: the logits (for a regression: the predictions) are
     (..., num_outputs); the targets are (...) floats in {0, 1} for `binary` (one output), (...)
-    class numbers for `multiclass`, (..., num_outputs) floats in {0, 1} or NaN (not known) for
+    int64 class numbers for `multiclass`, (..., num_outputs) floats in {0, 1} or NaN (not known) for
     `multilabel`, (..., num_outputs) probabilities for `distribution` and (..., num_outputs) real
     numbers for `regression`, which may be in double precision.
 
@@ -161,11 +161,9 @@ class Task:
 
     def mistake(self, targets: Tensor) -> str | None:
         """Why `targets` (N, ...) are not valid targets of N examples of this task, or None."""
-        sizes = {"tokens": (self.length,), "binary": (), "multiclass": ()}
-        wanted = sizes.get(self.kind, (self.num_outputs,))
         shape = tuple(targets.shape[1:])
-        if self.kind == "boxes":
-            wanted = (*shape[:1], 4)
+        sizes = {"tokens": (self.length,), "boxes": (*shape[:1], 4), "binary": (), "multiclass": ()}
+        wanted = sizes.get(self.kind, (self.num_outputs,))
         if shape != wanted:
             return f"a target has the shape {shape}, and that of the task {self.kind} is {wanted}"
         dtype = torch.int64 if self.kind == "multiclass" else torch.float32

@@ -99,12 +99,11 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
 
 def predicted(algorithm: Algorithm, x: Tensor) -> Tensor:
     """The logits that `predict` gives for inputs (N, ...); raises UserError for another shape."""
-    logits: Any = algorithm.predict(x)
-    wanted = algorithm.problem.task.shape(len(x))
+    logits, wanted = algorithm.predict(x), algorithm.problem.task.shape(len(x))
     if getattr(logits, "shape", None) != wanted:
-        of, form = f"the algorithm {type(algorithm).__name__}", f"logits of the shape {wanted}"
-        raise wrong_result("predict", of, form, logits)
-    return logits  # type: ignore[no-any-return]
+        form = f"logits of the shape {wanted}"
+        raise wrong_result("predict", type(algorithm).__name__, form, logits)
+    return logits
 
 
 def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
