@@ -101,8 +101,8 @@ def predicted(algorithm: Algorithm, x: Tensor) -> Tensor:
     """The logits that `predict` gives for inputs (N, ...); raises UserError for another shape."""
     logits, wanted = algorithm.predict(x), algorithm.problem.task.shape(len(x))
     if getattr(logits, "shape", None) != wanted:
-        form = f"logits of the shape {wanted}"
-        raise wrong_result("predict", type(algorithm).__name__, form, logits)
+        form, given = f"logits of the shape {wanted}", getattr(logits, "shape", logits)
+        raise wrong_result("predict", type(algorithm).__name__, form, given)
     return logits
 
 

@@ -129,6 +129,13 @@ class Attached(Algorithm):
         return out.risks.max()
 
 
+class Untrained(Algorithm):
+    """An update that computes a loss and leaves it at that."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        return {"loss": self.outputs(batch, step).risks.mean()}
+
+
 class NeedsTwoExamples(Algorithm):
     """A sample variance within each environment."""
 
@@ -186,6 +193,11 @@ class OutOfLimits(Algorithm):
         (PlainShift, requirements.is_averaged_as_a_whole, "loaded weights .*`self.register_buffer"),
         (Fused, requirements.ignores_the_layout_in_memory, "weights differ by .*`.*optimizer_of`"),
         (Attached, requirements.updates_are_finite, "'worst' is not detached"),
+        (
+            Untrained,
+            requirements.updates_are_finite,
+            "do not change the network. An `update` calls",
+        ),
         (NeedsTwoExamples, requirements.takes_one_example, "'loss' is nan"),
         (OfAllWeights, requirements.leaves_frozen_weights, "`.* if p.requires_grad.`"),
         (Thawing, requirements.leaves_frozen_weights, "the frozen '.*weight' changes"),

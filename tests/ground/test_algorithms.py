@@ -1,5 +1,7 @@
 """What every method has: environments of a step, warm-up, clipping, accumulation, a start of the head."""
 
+import pydoc
+import re
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -7,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import oodbench.algorithms
 from oodbench.algorithms import Algorithm, Batch, Needs, Outputs, Problem, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import (
     LAST,
@@ -21,6 +24,7 @@ from oodbench.conformance.tiny_problems import (
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.networks.base import Network
+from oodbench.registry import CHANGES
 from oodbench.tasks import Kind, Task
 from oodbench.train.run import on_host
 from tests.helpers.algorithms.methods import OURS
@@ -49,9 +53,9 @@ def trained(name: str, steps: int = 3, start: int = 0, **values: object) -> list
 @pytest.mark.parametrize(
     ("value", "given"),
     [
-        ("out.risks", r"values of shape \(5,\)"),
-        ("out.risks.mean().item()", "float"),
-        ("None", "NoneType"),
+        ("out.losses", r"a Tensor of the shape \(5, 6\)"),
+        ("out.risks.mean().item()", r"[0-9.]+"),
+        ("None", "None"),
     ],
 )
 def test_an_objective_that_is_not_one_number_is_told(value: str, given: str) -> None:
@@ -91,6 +95,27 @@ def test_what_an_update_returns_that_is_no_number_is_told(value: str, sentence: 
     message = f"^`update` of the method Returning must return {sentence}"
     with pytest.raises(UserError, match=message):
         returning(value).train_step(tiny_batch(TASKS["binary"], 0), 0)
+
+
+def test_a_loss_that_is_not_one_number_is_told() -> None:
+    class Many(Algorithm):
+        def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+            self.descend(self.outputs(batch, step).risks, step)
+            return {}
+
+    algorithm = tiny_algorithm(Many, tiny_problem(TASKS["binary"]), PLAIN)
+    message = "^`descend` takes one number as the loss, and Many gives 5$"
+    with pytest.raises(UserError, match=message):
+        algorithm.train_step(tiny_batch(TASKS["binary"], 0), 0)
+
+
+def test_help_shows_the_fields_and_the_values_of_changes() -> None:
+    text = pydoc.plain(pydoc.render_doc(oodbench.algorithms))
+    shown = (Algorithm, Batch, Needs, Outputs, Problem)
+    known = {each for cls in shown for each in re.findall("`(\\w+)`", cls.__doc__ or "")}
+    for names in (CHANGES, *(cls.__dataclass_fields__ for cls in shown[1:])):
+        assert {*names} - {"input_shape"} <= known
+    assert all(f"- `{name}`: " in text for name in ("changes", "counts", "views", "risks", "y"))
 
 
 def test_an_unknown_optimizer_is_told_with_those_of_configure() -> None:

@@ -156,6 +156,15 @@ def test_an_attribute_that_a_dataset_does_not_set_is_named_with_what_it_holds(
         make("Mine", {})
 
 
+def test_a_forgotten_init_of_the_base_class_is_named() -> None:
+    class Mine(Filed):
+        def __init__(self, options: object, data_dir: Path | None = None) -> None:
+            pass
+
+    with pytest.raises(UserError, match=r"of the dataset Mine must first call `super\(\).__init__"):
+        _ = Mine({}).changed_options
+
+
 def test_check_of_files(tmp_path: Path) -> None:
     dataset = Filed(Filed.Options(), tmp_path)
     with pytest.raises(UserError, match="sub/file is missing"):

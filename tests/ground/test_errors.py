@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from oodbench.algorithms import Algorithm, CommonHparams
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.errors import PLUGIN_HINT, described, plugin_hint, unknown, wrong_result
 
 
@@ -41,6 +43,33 @@ def test_a_line_of_compiled_code_is_not_the_users() -> None:
     with pytest.raises(TypeError) as told:
         pd.Series([[]]).unique()  # in Cython, whose files have no folder
     assert re.search(r"\(tests/ground/test_errors\.py:\d+, in ", described(told.value))
+
+
+@pytest.mark.parametrize(
+    ("expression", "near"),
+    [
+        ("self.hparams.optimiser", "optimizer"),
+        ("self.classifier", "network.classifier"),
+        ("self.optimizer", "optimizers or optimizer_of or hparams.optimizer"),
+        ("batch.ys", ""),
+        ("batch.environment", "environments"),
+        ("re.serach", "search"),
+    ],
+)
+def test_an_attribute_that_is_not_there_is_told_with_the_nearest(
+    expression: str, near: str
+) -> None:
+    problem, batch = tiny_problem(TASKS["binary"]), tiny_batch(TASKS["binary"])
+    values = {"self": tiny_algorithm(Algorithm, problem), "batch": batch, "re": re}
+    with pytest.raises(AttributeError) as told:
+        eval(expression, values)
+    meant = f"; did you mean {near}?" if near else ""
+    assert re.search(rf"attribute '\w+'{re.escape(meant)} \(", described(told.value))
+
+
+def test_a_hyperparameter_by_subscript_is_told_as_an_attribute() -> None:
+    with pytest.raises(TypeError, match=r"^write `hparams\.lr`: hyperparameters are attributes$"):
+        CommonHparams()["lr"]
 
 
 def test_a_class_of_a_notebook_is_no_plug_in_to_name() -> None:

@@ -270,6 +270,12 @@ class More(Algorithm.Hparams):
             {"update": lambda self, minibatches, unlabeled=None: {}},
             r"DomainBed's `update\(self, minibatches, unlabeled\)` is `update\(self, batch, step\)` here",
         ),
+        (
+            Algorithm,
+            {"__init__": lambda self, input_shape, num_classes, num_domains, hparams: None},
+            r"num_domains, hparams\)` is called with \(self, network, problem, hparams\)",
+        ),
+        (Dataset, {"__init__": with_none}, r"is called with \(self, options, data_dir\)"),
         (Algorithm, {"update": lambda self, minibatches: {}}, r"`batch.minibatches\(\)` gives the"),
     ],
 )

@@ -11,6 +11,7 @@ from oodbench.datasets.wilds_package import package
 from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
+from oodbench.errors import UserError
 from oodbench.metrics import is_higher_better, values_of_examples
 from oodbench.tasks import Task
 
@@ -37,6 +38,20 @@ def written_out(task: Task, logits: Tensor, y: Tensor) -> Tensor:
     if task.kind == "multiclass":
         return -log_p[int(y)]
     return (y * (y.log() - log_p)).sum()
+
+
+@pytest.mark.parametrize(
+    ("kind", "outputs", "sentence"),
+    [
+        ("bynary", 1, r"^unknown kind of task 'bynary'; did you mean binary\?$"),
+        ("multiclass", 0, "^`num_outputs` must be a whole number from 1 on, not 0$"),
+    ],
+)
+def test_a_task_of_an_unknown_kind_or_without_outputs_is_refused(
+    kind: Any, outputs: int, sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Task(kind, outputs)
 
 
 @ALL

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
@@ -174,6 +175,15 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         make_plan(validate(TINY | changes, "tiny"))
     assert "\n" not in str(caught.value)
+
+
+def test_a_metric_of_a_dataset_that_no_run_records_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(datasets.get("ColoredDigits"), "metric", "acc", raising=False)
+    message = "unknown metric 'acc' in `metric` of the dataset, .* Colored.*; did you mean accuracy"
+    with pytest.raises(UserError, match=message):
+        tiny(datasets=[DIGITS], trials=1)
 
 
 def test_a_dataset_may_say_how_it_is_trained_on() -> None:

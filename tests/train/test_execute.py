@@ -1,5 +1,6 @@
 """Bundles of runs from start to end: who leaves, who is resumed, what does not fit; heartbeats."""
 
+import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,7 +13,8 @@ import torch
 from filelock import Timeout
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, register
+from oodbench.algorithms import Algorithm, Outputs, algorithms, register
+from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.run_directory import RunDirectory
@@ -209,6 +211,23 @@ def test_a_method_that_breaks_the_rules_is_trained_one_run_at_a_time(tmp_path: P
     with pytest.warns(UserWarning, match=message):
         assert set(trained(results, specs).values()) == {("done", "")}
     assert vectorized(results) == [False, False]
+
+
+def test_predictions_of_another_shape_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Flat(Algorithm):
+        def predict(self, x: Tensor) -> Tensor:
+            return super().predict(x).squeeze(-1)
+
+    monkeypatch.setattr(algorithms, "_classes", dict(algorithms.items()))
+    register("Flat", paper="none")(Flat)
+    results, specs = prepared(tmp_path, algorithms=["Flat"], trials=2)
+    shapes = r"^`predict` of Flat must return .* \((\d+), 1\), not torch.Size\(\[\1\]\)$"
+    ((state, message),) = trained(results, specs[:1]).values()
+    assert state == "failed" and re.search(shapes, message)
+    with pytest.raises(UserError, match=shapes):
+        VectorizedProgram([Run(spec, TOGETHER) for spec in specs]).evaluate([0])
 
 
 @pytest.mark.slow
