@@ -179,7 +179,7 @@ def predictions(
     """Yield all examples in chunks: environment, rows, logits (n, ...) and targets (n, ...)."""
     chunks = [(name, e, r) for name, e in scored.environments.items() for r in scored.chunks(name)]
     stored = [
-        (e.x, torch.arange(len(e.y), device=e.y.device)[rows].cpu())
+        (e.x, torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.cpu())
         for _, e, rows in chunks
         if isinstance(e.x, Stored)
     ]
