@@ -157,6 +157,9 @@ def test_columns_whose_sum_is_the_target(tmp_path: Path) -> None:
     data = data.assign(**parts, target=parts["casual"] + parts["regular"])
     (finding,) = found(tmp_path, data, kind="real")["a telling column"]
     assert "the target is a weighted sum of 'casual', 'regular'" in finding.sentence
+    gaps = data.assign(casual=data["casual"].where(data.index % 9 > 0))
+    (finding,) = found(tmp_path, gaps, kind="real", missing="median")["a telling column"]
+    assert "the target is a weighted sum of 'casual', 'regular'" in finding.sentence
     rounded = data.assign(target=data["target"] + draw.normal(size=len(data)))
     assert found(tmp_path, rounded, kind="real") == {}
 
@@ -239,6 +242,42 @@ def test_columns_that_nearly_or_together_repeat_the_environment(tmp_path: Path, 
     copies = data[data["environment"] == "A"].head(20).assign(environment="C", site_A=0, site_C=1)
     (first_copy, *_) = found(tmp_path, pd.concat([data, copies[data.columns]]))["copies"]
     assert first_copy.counts["examples"] == 20
+
+
+def test_dummies_are_found_beside_a_code_of_the_environment(tmp_path: Path) -> None:
+    data = frame().join(pd.get_dummies(frame()["environment"], prefix="site").astype(int))
+    data = data.assign(code=data["environment"].map({"A": 3, "B": 1, "C": 2}))
+    kinds = found(tmp_path, data)["an environment column"]
+    assert [of.example for of in kinds] == ["code", "site_A"]
+    assert "'site_C' together repeat the environment" in kinds[1].sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("response_time", lambda draw, place: draw.gamma(2, 0.4, len(place)).round(3)),
+        ("subject", lambda draw, place: draw.choice([*"abcdefghijk"], len(place))),
+        (
+            "altitude",
+            lambda draw, place: np.array([300, 483, 760])[place] + draw.normal(0, 9, len(place)),
+        ),
+        (
+            "latitude",
+            lambda draw, place: np.array([30, 30, 50])[place] + draw.normal(0, 1, len(place)),
+        ),
+        (
+            "brightness",
+            lambda draw, place: np.array([1, 4, 16])[place] * draw.normal(9, 1, len(place)),
+        ),
+        (
+            "warmth",
+            lambda draw, place: np.array([20, 20, 32])[place] + draw.normal(0, 1, len(place)),
+        ),
+    ],
+)
+def test_measurements_that_look_like_other_things(tmp_path: Path, name: str, cells: Any) -> None:
+    values = cells(np.random.default_rng(0), np.repeat(np.arange(3), SIZE))
+    assert found(tmp_path, frame().assign(**{name: values})) == {}
 
 
 def test_copies_have_identifiers_of_their_own(tmp_path: Path) -> None:

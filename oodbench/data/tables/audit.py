@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ MULTIPLE = 8
 """Environments whose means differ by this factor may use different units."""
 CONVERSIONS = (1.8, 32.0), (2.54, 0.0), (2.2046, 0.0), (1.6093, 0.0), (3.2808, 0.0)
 """Factors and offsets between common units: degrees, inches, pounds, miles, feet."""
+ALIKE = 1.3
+"""A conversion of units changes the spread by its factor, up to this one."""
 SAMPLE = 20_000
 """Columns are judged by at most about this many rows."""
 MANY, SEVERAL = 20, 10
@@ -59,7 +62,7 @@ class Rows:
     said: str
     """The number of rows if they are a sample, to be said in findings."""
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the columns of `x`."""
         return names_of(self.columns, self.x.shape[1])
@@ -147,42 +150,49 @@ def _constant(values: Array, environment: Array, count: int) -> Array:
 
 def _repeat_environment(rows: Rows, constant: Mapping[str, Array]) -> Iterator[Finding]:
     """Findings on columns that tell the environment, given the values of columns `constant` in each."""
-    alone: list[tuple[str, ...]]
     alone = [(name,) for name, own in constant.items() if len({*own}) == len(own)]
-    together = {*zip(*constant.values(), strict=True)}
-    for names in alone or [(*constant,)] * (len(together) == len(rows.environments)):
-        several, it = (" together", "them") if len(names) > 1 else ("", "it")
-        text = (
-            f"{some([*map(repr, names)], 3)}{several} repeat{'s' * (not several)} the environment: "
-        )
-        text += f"each environment has one value{rows.said}; `features` leaves {it} out"
+    others = [name for name in constant if (name,) not in alone]
+    together = {*zip(*(constant[name] for name in others), strict=True)}
+    for names in [*alone, *[(*others,)] * (len(together) == len(rows.environments))]:
+        said, it = (" together repeat", "them") if len(names) > 1 else (" repeats", "it")
+        text = f"{some([*map(repr, names)], 3)}{said} the environment: each environment has one"
+        text += f" value{rows.said}; `features` leaves {it} out"
         counts = {name: len({*constant[name]}) for name in names}
         yield Finding("an environment column", (*rows.environments,), counts, names[0], text)
 
 
 def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
-    """A finding if an environment's numbers may be in another unit than those of another."""
+    """A finding if some environments' numbers may be in another unit than those of the others.
+
+    The means of environments then are of two sizes, whose ratio is that of units.
+    """
     numbers, starts = np.unique(environment, return_index=True)
     parts = zip(numbers, np.split(values, starts[1:]), strict=True)
-    moments = {i: (v.mean(), v.std()) for i, v in parts if len(v) >= FEW_EXAMPLES}
+    moments = sorted((v.mean(), v.std(), i) for i, v in parts if len(v) >= FEW_EXAMPLES)
     least = 4 if (values < 0).any() else 1
-    if not moments or any(mean <= least * spread for mean, spread in moments.values()):
+    if len(moments) < 2 or any(mean <= least * spread for mean, spread, _ in moments):
         return
-    low, high = min(moments, key=moments.__getitem__), max(moments, key=moments.__getitem__)
-    (mean, spread), (other, wider) = moments[low], moments[high]
+    means, spreads, order = np.array(moments).T
+    cut = 1 + int(np.argmax(means[1:] / means[:-1]))
+    if any(np.ptp(means[s]) > 3 * spreads[s].mean() for s in (slice(cut), slice(cut, None))):
+        return
+    (mean, other), (spread, wider) = ((v[:cut].mean(), v[cut:].mean()) for v in (means, spreads))
     times, apart = other / mean, other - 3 * wider > mean + 3 * spread
+    of_spread = wider / max(spread, ROUNDING)
     known = [
         (factor, offset)
         for factor, offset in CONVERSIONS
-        if apart and np.isclose(factor * mean + offset, other, rtol=0.05)
+        if apart
+        and abs(factor * mean + offset - other) < wider
+        and factor / ALIKE < of_spread < factor * ALIKE
     ]
-    if times >= MULTIPLE:
+    if times >= MULTIPLE and times / 2 < of_spread < 2 * times:
         known = [(float(f"{times:.0f}"), 0.0)]
-    if known and known[0][0] / 2 < wider / max(spread, ROUNDING) < 2 * known[0][0]:
-        factor, offset = known[0]
-        text = f"'{name}' is about {factor:,.4g} times as large in '{names[high]}' as in '{names[low]}'"
+    if known:
+        (factor, offset), low, high = known[0], names[int(order[0])], names[int(order[-1])]
+        text = f"'{name}' is about {factor:,.4g} times as large in '{high}' as in '{low}'"
         text += f" plus {offset:g}" * bool(offset) + ": its unit may be another one there"
-        yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
+        yield Finding("another unit", (high, low), {"times": times}, name, text)
 
 
 def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
@@ -204,8 +214,10 @@ def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
         listed = some([*map(repr, marks.values())], 3)
         text = f"{listed} tell the target together (each marks a class{said}): `features` leaves them out"
         yield Finding("a telling column", where, {}, next(iter(marks.values())), text)
-    parts = [] if is_class or found else _summands(rows.x[trained], y[trained], rows.names)
-    if parts:
+    if is_class or found:
+        return
+    filled = trained & np.all([rows.known(name) for name in rows.columns.gaps], 0)
+    if parts := _summands(rows.x[filled], y[filled], rows.names):
         text = f"the target is a weighted sum of {some([*map(repr, parts)], 3)}{said}: `features` leaves "
         yield Finding("a telling column", where, {}, parts[0], f"{text}out what it is made from")
 
@@ -214,9 +226,10 @@ def _summands(x: Array, y: Array, names: Sequence[str]) -> list[str]:
     """The columns of which the target is a weighted sum; empty if it is none, or rows are few."""
     if len(y) <= 2 * len(names) or np.ptp(y) == 0:
         return []
-    scaled = (x - x.mean(0)) / np.maximum(x.std(0), ROUNDING)
-    weights, *_ = np.linalg.lstsq(scaled, y - y.mean(), rcond=None)
-    left = np.var(y - y.mean() - scaled @ weights) / y.var()
+    scaled, centred = (x - x.mean(0)) / np.maximum(x.std(0), ROUNDING), y - y.mean()
+    # the normal equations are fast, and exact enough for a sum
+    weights, *_ = np.linalg.lstsq(scaled.T @ scaled, scaled.T @ centred, rcond=None)
+    left = np.var(centred - scaled @ weights) / y.var()
     parts = [n for n, w in zip(names, weights, strict=True) if abs(w) > 1e-3 * y.std()]
     return parts if left < EXACT else []
 
@@ -263,13 +276,14 @@ def _identifier(
     """The reason why a column of numbers or `categories` looks like an identifier, or an empty text.
 
     Numbers that are not whole are measurements or times. Whole numbers are suspect if they repeat less
-    often than by chance, or if the ranges of environments hardly overlap.
+    often than by chance, and all if the ranges of environments hardly overlap.
     """
     distinct, size = len(np.unique(values)), len(values)
     if categories is not None:
         if distinct > max(FEW, 0.95 * size):
             return "nearly every row has a different one"
-        if distinct >= SEVERAL and NAMED.fullmatch(name):
+        has_digits = all(re.search(r"\d", each) for each in categories if each != EMPTY)
+        if distinct >= (SEVERAL if has_digits else MANY) and NAMED.fullmatch(name):
             return f"by its name and its {distinct} categories"
         numbered = [COUNTED.fullmatch(each) for each in categories if each != EMPTY]
         are_alike = len({match and match[1] for match in numbered}) == 1 and all(numbered)
@@ -279,7 +293,7 @@ def _identifier(
     if distinct < (SEVERAL if is_named else MANY) or not (is_whole or TIMES.fullmatch(name)):
         return ""
     repeated, by_chance = size - distinct, size * (size - 1) / 2 / (1 + np.ptp(values))
-    if repeated < size / FEW and by_chance > FEW * (1 + repeated):
+    if is_whole and repeated < size / FEW and by_chance > FEW * (1 + repeated):
         return "its whole numbers repeat less often than by chance"
     if is_named:
         return "by its name and its whole numbers"
