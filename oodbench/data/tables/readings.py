@@ -62,11 +62,11 @@ AFFIXED = re.compile(
 )
 """A number with a sign of currency before it, or a unit behind it."""
 CODE = re.compile(
-    r"-?([6-9])\1+(\.9+)?|9{1,3}[6-9]|0|-1|-?3276[78]|6553[45]|-?214748364[78]|429496729[56]"
+    r"-?(([6-9])\2+(\.9+)?|9{1,3}[6-9]|3276[78]|214748364[78])|0|-[1789]|6553[45]|429496729[56]"
 )
-"""A number that may stand for a gap: 77, -999, 9998, the ends of the integers of a computer."""
-HUGE = 1e30
-"""The least number that only stands for a gap, such as NetCDF's 9.97e36."""
+"""A number that may stand for a gap: 77, -999, 9998, -9, the ends of the integers of a computer."""
+HUGE = 9e19
+"""Larger numbers stand for a gap, such as NetCDF's 9.97e36 and the 1e20 of climate models."""
 LONG = r"^[+-]?\d{16,}$"
 """A whole number with more digits than a float holds."""
 BOOKED = r"^(?:\(([^()+-]*\d[^()+-]*)\)|([^()+-]*\d)-)$"
@@ -387,15 +387,13 @@ def _far_codes(filled: Numbers) -> list[str]:
     others = values[~may_be]
     if not len(others):
         return []
+    if len(others) < 10:  # 0 and -1 are usual numbers beside a few others
+        may_be &= ~np.isin(values, (0, -1))
     apart = np.maximum(others.min() - values, values - others.max())
-    # 0 and -1 are usual numbers beside a few others
-    far = values[
-        may_be & (apart > np.ptp(others)) & ((len(others) > 9) | ~np.isin(values, (0, -1)))
-    ]
-    listed, are = ", ".join(f"{v:g}" for v in far), "are" if len(far) > 1 else "is"
-    return [f"{listed} {are} far from all others: leave such cells empty if they are gaps"] * bool(
-        listed
-    )
+    far = [f"{v:g}" for v in values[may_be & (apart > np.ptp(others))]]
+    are = "are" if len(far) > 1 else "is"
+    said = f"{', '.join(far)} {are} far from all others: leave such cells empty if they are gaps"
+    return [said] * bool(far)
 
 
 def _is_code(value: float) -> bool:
