@@ -213,7 +213,9 @@ def _suggestion(error: BaseException) -> str:
     members = getattr(error.obj, "__dict__", {})
     if isinstance(of_torch := members.get("_modules"), dict):
         members = members | of_torch
-    public = [name for name in dir(error.obj) if name[0] != "_"]
+    public = list[str]()
+    with suppress(Exception):  # such as that of torch's `__dir__` before its `__init__`
+        public = [name for name in dir(error.obj) if name[0] != "_"]
     near = difflib.get_close_matches(error.name, public, cutoff=0.7)
     near += [f"{n}.{error.name}" for n in public if error.name in dir(members.get(n))]
     return f"; did you mean {' or '.join(near[:3])}?" if near else ""

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from itertools import takewhile
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Generic, TypeVar
 
 from oodbench.arithmetic import settle
@@ -290,6 +290,8 @@ def check_overrides(noun: str, cls: type) -> None:
 def _is_used(name: str, members: Mapping[str, Any]) -> bool:
     functions = (getattr(m, "fget", getattr(m, "func", m)) for m in members.values())
     codes = [f.__code__ for f in map(inspect.unwrap, functions) if isinstance(f, FunctionType)]
+    for code in codes:  # which grows by the functions within functions
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
     return any(name in code.co_names for code in codes)
 
 

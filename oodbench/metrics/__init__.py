@@ -23,7 +23,7 @@ CLASSES = ("binary", "multiclass")
 KINDS = {"mse": "regression", "kl": "distribution"}
 """The kinds of task with another loss, by the name of that loss."""
 ROUNDING = 1e-6
-"""By how much rounding may lift a proportion above 1."""
+"""By how much rounding may take a proportion out of [0, 1]."""
 NAMED = 64
 """The most groups of a split for which single accuracies are recorded."""
 
@@ -142,7 +142,7 @@ def is_proportion(name: str) -> bool:
 
 def checked(name: str, value: float) -> float:
     """The value of a metric; raises UserError for a proportion outside [0, 1]."""
-    if (value < 0 or value > 1 + ROUNDING) and is_proportion(name):
+    if (value < -ROUNDING or value > 1 + ROUNDING) and is_proportion(name):
         raise UserError(
             f"the metric {name} is {value:g}, and its `is_proportion` says that it is in [0, 1]"
         )

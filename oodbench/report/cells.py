@@ -11,7 +11,7 @@ from typing import SupportsFloat
 import numpy as np
 import pandas as pd
 
-from oodbench.errors import UserError, blaming, plugin_hint, unknown, wrong_result
+from oodbench.errors import UserError, blaming, is_engine, plugin_hint, unknown, wrong_result
 from oodbench.metrics import (
     LOSSES,
     PredictionMetric,
@@ -166,7 +166,8 @@ def unknown_metric(
     metric: str, known: Collection[str], tables: Tables, dataset: str = ""
 ) -> UserError:
     """The error for a metric that is not among those `known` of the runs."""
-    if metrics.find(metric) is not None:
+    registered = metrics.find(metric)
+    if registered is not None and not is_engine(registered.__module__):
         of = f" of {dataset}" if dataset else ""
         return UserError(
             f"the runs{of} did not record the metric {metric}, and ended runs are not trained again: "

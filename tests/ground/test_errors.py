@@ -3,6 +3,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from torch import nn
 
 from oodbench.algorithms import Algorithm, CommonHparams
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
@@ -65,6 +66,18 @@ def test_an_attribute_that_is_not_there_is_told_with_the_nearest(
         eval(expression, values)
     meant = f"; did you mean {near}?" if near else ""
     assert re.search(rf"attribute '\w+'{re.escape(meant)} \(", described(told.value))
+
+
+def test_an_attribute_of_a_module_without_its_init_is_told() -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(AttributeError) as told:
+        _ = Bare().layer
+    assert described(told.value).startswith(
+        "AttributeError: 'Bare' object has no attribute 'layer'"
+    )
 
 
 def test_a_hyperparameter_by_subscript_is_told_as_an_attribute() -> None:

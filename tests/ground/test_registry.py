@@ -291,6 +291,7 @@ def test_what_cannot_be_called_or_would_train_as_another_method_is_refused(
     [
         {"objective": hook, "penalty": hook, "gradients": hook, "noisy_": 3},
         {"objective": lambda self, out: self.objectives(out)[0], "objectives": hook},
+        {"objective": lambda s, out: sum(s.objectives(r) for r in out.risks), "objectives": hook},
         {"objective": lambda self, out, scale=1.0: out.risks.mean()},
         {"objective": lambda self, *values: values[0].risks.mean()},
         {"objective": staticmethod(lambda out: out.risks.mean()), "_objectve": hook},

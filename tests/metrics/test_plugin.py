@@ -149,6 +149,7 @@ def test_a_metric_of_a_wrong_form_is_refused(out: Path) -> None:
         ),
         ("fails", "the metric fails: AttributeError: 'numpy.ndarray' object has no attribute"),
         ("late", "did not record the metric late, and ended runs are not trained again"),
+        ("mse", "unknown metric 'mse' in ColoredDigits; known: "),
         ("train_val", "unknown metric 'train_val' in ColoredDigits; known: "),
         ("train_val", "(train_val is a selection rule, for --rule)"),
     ):
@@ -162,7 +163,11 @@ def test_a_metric_of_a_wrong_form_is_refused(out: Path) -> None:
 def test_a_recorded_proportion_is_at_most_1() -> None:
     with pytest.raises(UserError, match=r"accuracy is 50, and its `is_proportion` says .*\[0, 1\]"):
         checked("accuracy", 50.0)
+    with pytest.raises(UserError, match=r"accuracy is -0\.5, and its"):
+        checked("accuracy", -0.5)
     assert checked("loss", 50.0) == 50.0
+    for rounded in (-1e-9, 1 + 1e-9):
+        assert checked("accuracy", rounded) == rounded
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
