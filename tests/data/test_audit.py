@@ -160,6 +160,10 @@ def test_columns_whose_sum_is_the_target(tmp_path: Path) -> None:
     gaps = data.assign(casual=data["casual"].where(data.index % 9 > 0))
     (finding,) = found(tmp_path, gaps, kind="real", missing="median")["a telling column"]
     assert "the target is a weighted sum of 'casual', 'regular'" in finding.sentence
+    few = frame().groupby("environment").head(8)
+    noise = {f"noise {i}": draw.normal(size=len(few)) for i in range(20)}
+    few = few.assign(**noise, target=draw.normal(size=len(few)))
+    assert "a telling column" not in found(tmp_path, few, kind="real")
     rounded = data.assign(target=data["target"] + draw.normal(size=len(data)))
     assert found(tmp_path, rounded, kind="real") == {}
 
@@ -219,8 +223,13 @@ def test_columns_that_mark_a_class_each_tell_the_target(tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", [["u", "v", "w"], [3, 1, 2]])
 def test_a_column_that_repeats_the_environment(tmp_path: Path, values: list[Any]) -> None:
     data = frame()
-    (finding,) = found(tmp_path, data.assign(site=np.repeat(values, SIZE)))["an environment column"]
-    assert finding.example == "site" and "'site' repeats the environment" in finding.sentence
+    kinds = found(tmp_path, data.assign(site=np.repeat(values, SIZE)))
+    (finding,) = kinds.pop("an environment column")
+    assert (
+        not kinds
+        and finding.example == "site"
+        and "'site' repeats the environment" in finding.sentence
+    )
     for other in (np.repeat([*values[:2], values[0]], SIZE), np.roll(np.repeat(values, SIZE), 9)):
         kinds = found(tmp_path, data.assign(site=other))
         assert not kinds.keys() - {"unseen categories"}, other
@@ -244,6 +253,12 @@ def test_columns_that_nearly_or_together_repeat_the_environment(tmp_path: Path, 
     assert first_copy.counts["examples"] == 20
 
 
+def test_a_column_that_one_environment_lacks_repeats_none(tmp_path: Path) -> None:
+    level = frame()["environment"].map({"A": 1.0, "B": 2.0})
+    kinds = found(tmp_path, frame().assign(level=level), missing="median")
+    assert {*kinds} == {"an empty column"}
+
+
 def test_dummies_are_found_beside_a_code_of_the_environment(tmp_path: Path) -> None:
     data = frame().join(pd.get_dummies(frame()["environment"], prefix="site").astype(int))
     data = data.assign(code=data["environment"].map({"A": 3, "B": 1, "C": 2}))
@@ -255,6 +270,7 @@ def test_dummies_are_found_beside_a_code_of_the_environment(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "cells"),
     [
+        ("balance", lambda draw, place: np.array([1, 1, 9])[place] * draw.normal(2, 1, len(place))),
         ("response_time", lambda draw, place: draw.gamma(2, 0.4, len(place)).round(3)),
         ("subject", lambda draw, place: draw.choice([*"abcdefghijk"], len(place))),
         (

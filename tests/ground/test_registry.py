@@ -18,7 +18,7 @@ from oodbench.hparams import hparam, log_uniform
 from oodbench.metrics import PredictionMetric, RecordedMetric
 from oodbench.networks import base as networks
 from oodbench.networks.base import Network
-from oodbench.registry import Registry, load_plugins
+from oodbench.registry import Registry, check_overrides, load_plugins
 from oodbench.selection import Rule
 from oodbench.sweep import launchers
 from oodbench.sweep.launchers import Launcher
@@ -292,6 +292,7 @@ def test_what_cannot_be_called_or_would_train_as_another_method_is_refused(
         {"objective": hook, "penalty": hook, "gradients": hook, "noisy_": 3},
         {"objective": lambda self, out: self.objectives(out)[0], "objectives": hook},
         {"objective": lambda s, out: sum(s.objectives(r) for r in out.risks), "objectives": hook},
+        {"average": property(lambda self: self.objectives), "objectives": hook, "objective": hook},
         {"objective": lambda self, out, scale=1.0: out.risks.mean()},
         {"objective": lambda self, *values: values[0].risks.mean()},
         {"objective": staticmethod(lambda out: out.risks.mean()), "_objectve": hook},
@@ -306,6 +307,11 @@ def test_what_cannot_be_called_or_would_train_as_another_method_is_refused(
 def test_helpers_and_every_form_of_a_hook_are_taken(body: dict[str, Any]) -> None:
     register(Algorithm, body)
     assert "Mine" in algorithms.algorithms
+
+
+def test_a_network_has_an_init_of_its_own() -> None:
+    body = {"__init__": lambda self, input_shape, width: None, "forward": hook}
+    check_overrides("network", type("Mine", (Network,), body))
 
 
 def test_other_hyperparameters_of_a_registered_method_are_a_method() -> None:

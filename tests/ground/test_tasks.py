@@ -54,6 +54,12 @@ def test_a_task_of_an_unknown_kind_or_without_outputs_is_refused(
         Task(kind, outputs)
 
 
+def test_shapes_of_logits() -> None:
+    assert Task("binary").shape(7) == (7, 1)
+    assert Task("tokens", 4, 3).shape(7) == (7, 3, 4)
+    assert Task("boxes", 4).shape(7) == (7, 4, 5)
+
+
 @ALL
 def test_losses_are_those_of_the_definitions(task: Task) -> None:
     logits, y = tiny_logits(task), tiny_batch(task).y

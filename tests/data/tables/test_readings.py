@@ -244,6 +244,10 @@ def test_a_class_with_a_sign_in_its_name_is_one_label(tmp_path: Path, cells: lis
     assert not any("target' read as" in note for note in table(tmp_path, data).notes)
 
 
+def test_three_decimals_everywhere_are_usual_beside_commas(tmp_path: Path) -> None:
+    assert not table(tmp_path, frame(c=["1.328", "2.137", "8.955"])).notes
+
+
 def test_a_column_of_marks_for_gaps_is_left_out(tmp_path: Path) -> None:
     assert kinds(table(tmp_path, frame(c=["nan", "-", ""])))["c"] == "left out"
 
