@@ -67,11 +67,6 @@ class Rows:
         """The names of the columns of `x`."""
         return names_of(self.columns, self.x.shape[1])
 
-    @property
-    def trained(self) -> Array:
-        """Mask (N,) of the training environments' rows."""
-        return np.isin(self.environment, [self.environments.index(n) for n in self.training])
-
     def known(self, name: str) -> Array:
         """Mask (N,) of the rows without a gap in a column."""
         if name not in self.columns.gaps:
@@ -198,7 +193,8 @@ def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -
 def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
     """Findings on columns that tell the target, alone or together."""
     found, marks, y, is_class = list[Finding](), dict[int, str](), rows.y[:, 0], task.has_classes
-    trained, where, said = rows.trained, (*rows.training,), rows.said
+    where, said = (*rows.training,), rows.said
+    trained = np.isin(rows.environment, [rows.environments.index(name) for name in where])
     for i, name in enumerate(rows.names):
         used = trained & rows.known(name)
         values, target = rows.x[used, i], y[used]

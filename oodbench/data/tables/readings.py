@@ -71,9 +71,10 @@ LONG = r"^[+-]?\d{16,}$"
 """A whole number with more digits than a float holds."""
 BOOKED = r"^(?:\(([^()+-]*\d[^()+-]*)\)|([^()+-]*\d)-)$"
 """A negative number as bookkeepers write it, (5) or 5-."""
+PLAIN = "; write plain numbers, without units or signs such as <, "
 OR_ELSE = (
-    "; write plain numbers, without units or signs such as <, leave the cell empty if the number is "
-    "missing, or name a column of categories in the option `categorical`"
+    "leave the cell empty if the number is missing, or name a column of categories in the option "
+    "`categorical`"
 )
 
 
@@ -214,11 +215,7 @@ class Reader:
             return found
         what = f"'{name}' must be a number, not '{cells[row]}'"
         odd = self._spellings(_with_hyphens(cells), may_agree=False)
-        or_else = (
-            OR_ELSE
-            if gaps
-            else "; write plain numbers, without units or signs such as <, or leave the row out"
-        )
+        or_else = PLAIN + (OR_ELSE if gaps else "or leave the row out")
         raise UserError(f"{self.table.place(row)}: {what}{f'; {odd}' if odd else or_else}")
 
     def _spellings(self, cells: pa.Array, *, may_agree: bool) -> str:
