@@ -118,7 +118,8 @@ def _numbered(
     if dataset.columns is not None and not are_stored:
         # keep 16 bits of 24, so that rounding by other programs makes no difference
         width = next(iter(environments.values())).x.shape[1]
-        kept = [i for i, name in enumerate(names_of(dataset.columns, width)) if name not in ignored]
+        names = names_of(dataset.columns, width)
+        kept = [i for i, name in enumerate(names) if name not in ignored] or [*range(width)]
         rounded = {
             n: (e.x[:, kept].float().view(torch.int32) + 64) >> 7 for n, e in environments.items()
         }

@@ -304,6 +304,11 @@ def test_copies_have_identifiers_of_their_own(tmp_path: Path) -> None:
     assert kinds["copies"][0].counts["examples"] == 20 and "an identifier" in kinds
 
 
+def test_identifiers_alone_are_no_equal_inputs(tmp_path: Path) -> None:
+    data = frame().assign(record_id=np.random.default_rng(0).permutation(10**6)[: 3 * SIZE])
+    assert {*found(tmp_path, data, features=["record_id"])} == {"an identifier"}
+
+
 def test_categories_that_one_environment_alone_has(tmp_path: Path) -> None:
     data = frame()
     words = np.random.default_rng(0).choice(["male", "female"], len(data))
