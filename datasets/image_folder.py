@@ -155,7 +155,9 @@ class ImageFolder(OwnImages):
                 if not (at / name).is_dir():
                     odd = next(file for file, folders in found.items() if folders[1] == name)
                     beside = {of[1] for of in found.values() if of[0] == found[odd][0]}
-                    near = get_close_matches(name, seen - beside, 1, 0.8)
+                    digits = re.findall(r"\d+", name)  # which tell numbered classes apart
+                    close = [n for n in seen - beside if re.findall(r"\d+", n) == digits]
+                    near = get_close_matches(name, close, 1, 0.8)
                     like = look_alikes([name, *seen]) or " and ".join(
                         map(repr, near and [name, *near])
                     )

@@ -158,7 +158,8 @@ class CommonHparams:
 
     def __getitem__(self, name: object) -> NoReturn:
         """Raise TypeError for DomainBed's `hparams["lr"]`."""
-        raise TypeError(f"write `hparams.{name}`: hyperparameters are attributes")
+        example = name if isinstance(name, str) else "lr"  # Python iterates by 0, 1, ...
+        raise TypeError(f"write `hparams.{example}`: hyperparameters are attributes")
 
 
 class _Method(Protocol[H]):

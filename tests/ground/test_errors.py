@@ -83,6 +83,8 @@ def test_an_attribute_of_a_module_without_its_init_is_told() -> None:
 def test_a_hyperparameter_by_subscript_is_told_as_an_attribute() -> None:
     with pytest.raises(TypeError, match=r"^write `hparams\.lr`: hyperparameters are attributes$"):
         CommonHparams()["lr"]
+    with pytest.raises(TypeError, match=r"^write `hparams\.lr`: "):
+        dict(CommonHparams())  # type: ignore[call-overload]
 
 
 def test_a_class_of_a_notebook_is_no_plug_in_to_name() -> None:

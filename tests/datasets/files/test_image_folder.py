@@ -322,6 +322,22 @@ def test_classes_that_some_environment_lacks(tmp_path: Path) -> None:
     assert "only environment 'c' has the class 'Dog': where it is held" in said(folder(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "other", "hint"),
+    [
+        ("elephant", "elefant", "name the folders of one class alike$"),
+        ("class 1", "class 2", "or else make an empty folder$"),
+    ],
+)
+def test_classes_with_nearly_the_same_name(
+    tmp_path: Path, name: str, other: str, hint: str
+) -> None:
+    draw(tmp_path, "a", ("dog", name))
+    draw(tmp_path, "b", ("dog", other))
+    with pytest.raises(UserError, match=hint):
+        assert folder(tmp_path).listing
+
+
 def scans(root: Path, name: str, per: int = 3) -> None:
     """Pictures of three subjects in each of two environments, of which one subject is in both."""
     for environment, subjects in (("a", (1, 2, 3)), ("b", (3, 4, 5))):
