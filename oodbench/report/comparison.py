@@ -29,10 +29,9 @@ from oodbench.report.tables import Block, Sheet
 from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.boards import board_among
-from oodbench.results.run_spec import CONSTANT
+from oodbench.results.run_spec import CONSTANT, OVERALL
 from oodbench.results.tables import ROW, Tables, only, origins
 
-OVERALL = "all datasets"
 ERRORS = (
     "gain_stderr: standard error of the gain over the clusters, which are the datasets, or the trials "
     "of one dataset (ddof=1); gain_low, gain_high: its 95 % interval by Student's t; detectable: the "

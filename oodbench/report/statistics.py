@@ -102,6 +102,10 @@ def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) 
     pairs = scores[~is_baseline].merge(of_baseline, on=PAIRED_BY, suffixes=("", "_baseline"))
     sign = np.where(pairs["higher"].astype(bool), 1.0, -1.0)
     gains = sign * (pairs["value"] - pairs["value_baseline"]).to_numpy(float)
+    # a diverged run loses to any other, and ties with another diverged one
+    diverged, other = pairs["value"].isna(), pairs["value_baseline"].isna()
+    outcome = np.where(np.abs(gains) <= band, 0, np.sign(gains))
+    outcome = np.where(diverged | other, other.astype(int) - diverged.astype(int), outcome)
     metric = str(scores["metric"].iloc[0]) if "metric" in scores and len(scores) else ""
     rows_of = dict(iter(pairs.groupby("label", sort=False).indices.items()))
     dataset, environment, trial = (pd.factorize(pairs[name])[0] for name in PAIRED_BY)
@@ -111,14 +115,14 @@ def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) 
         gain = gains[rows]
         clusters = _clusters(dataset[rows], environment[rows], trial[rows], gain)
         spread = float(clusters.std(ddof=1)) if len(clusters) > 1 else math.nan
-        wins, ties = int((gain > band).sum()), int((np.abs(gain) <= band).sum())
+        wins, losses = (int((outcome[rows] == sign).sum()) for sign in (1, -1))
         difference = Difference(
             label=label,
             baseline=baseline,
             gain=estimate(clusters),
             wins=wins,
-            ties=ties,
-            losses=len(gain) - wins - ties,  # a NaN is a loss
+            ties=len(gain) - wins - losses,
+            losses=losses,
             pairs=len(gain),
             planned=int(is_baseline.sum()),
             detectable=detectable_difference(spread, len(clusters)),

@@ -230,13 +230,21 @@ class Directory:
 
 
 def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":
-    """Rename each stored row that `new` lacks, if `new` has one of its runs under another label."""
+    """Rename each stored row that `new` lacks, if `new` has one of its runs in another row.
+
+    Rows that become one have each run once.
+    """
     row = ["dataset_label", "label"]
-    shared = before.merge(new[["id", "label"]], on="id", suffixes=("", "_new"))
-    labels = shared.drop_duplicates(row).set_index(row)["label_new"].to_dict()
-    labels |= {(dataset, label): label for dataset, label in new[row].to_numpy()}
-    rows = before[row].to_numpy()
-    return before.assign(label=[labels.get((dataset, label), label) for dataset, label in rows])
+    shared = before.merge(new[["id", *row]], on="id", suffixes=("", "_new"))
+    same, same_label = (shared[name] == shared[f"{name}_new"] for name in row)
+    shared = shared.assign(kept=2 * same + same_label)  # the row that keeps most of the name
+    shared = shared.sort_values("kept", ascending=False, kind="stable")
+    named = shared.drop_duplicates(row).set_index(row)[[f"{name}_new" for name in row]]
+    names = dict(zip(named.index, named.itertuples(index=False, name=None), strict=True))
+    names |= {key: key for key in new[row].itertuples(index=False, name=None)}
+    found = [names.get(key, key) for key in before[row].itertuples(index=False, name=None)]
+    renamed = before.assign(**{name: [key[i] for key in found] for i, name in enumerate(row)})
+    return renamed.drop_duplicates(["id", *row])
 
 
 def compact(directory: Directory, patient: bool = True) -> int:

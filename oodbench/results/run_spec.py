@@ -19,8 +19,8 @@ TRAIN = "train"
 """The split of means over the steps since the last evaluation, such as the training loss."""
 MISLABELED, MEMORIZED = "mislabeled", "memorized"
 """The split of training examples with a wrong label, and its metric: the share predicted as labelled."""
-CONSTANT = "constant"
-"""The label of the constant answer in tables, which rows of a sweep may not have."""
+CONSTANT, OVERALL = "constant", "all datasets"
+"""The label of the constant answer, and the dataset of what is over all datasets, in tables."""
 FILES = ("weights", "file")
 """The hyperparameters and options that name a file; ids contain its `sha256` instead, if known."""
 

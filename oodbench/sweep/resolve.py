@@ -18,7 +18,7 @@ from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.hparams import draw as draw_hparams
 from oodbench.hparams import identity, rates_family
 from oodbench.registry import CHANGES
-from oodbench.results.run_spec import CONSTANT
+from oodbench.results.run_spec import CONSTANT, OVERALL
 from oodbench.seeds import derive
 from oodbench.sweep.file import KIND, Component, DatasetSettings, Entry, Row, Sweep, component
 from oodbench.terminal import printable
@@ -189,6 +189,10 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
                 same = by_label[label].dataset.options == dataset.options
                 hint = "leave one out, or " * same + "give them a `label` each"
                 raise UserError(f"two datasets are called '{label}': {hint}")
+            if label == OVERALL:
+                raise UserError(
+                    f"'{label}' is the name of what is over all datasets: use another `label`"
+                )
             settings = sweep.on(entry)
             source = by_label[label] = _source(settings, dataset, label, entry, noise)
             by_label[label] = _with_environments(settings, source)

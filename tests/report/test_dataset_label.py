@@ -31,6 +31,8 @@ def test_equal_labels_are_refused() -> None:
         tiny(datasets=[*DATA, other])
     with pytest.raises(UserError, match="two datasets are called 'LinearSEM'"):
         tiny(datasets=["LinearSEM", other | {"label": "LinearSEM"}])
+    with pytest.raises(UserError, match="'all datasets' is the name of what is over all datasets"):
+        tiny(datasets=[other | {"label": "all datasets"}])
     assert len(tiny(datasets=[*DATA, other | {"label": "50 examples"}]).runs) == 2 * 2 * 2
 
 

@@ -70,6 +70,13 @@ def test_ties_losses_and_what_is_missing() -> None:
     (found,) = st.paired_differences(frame, "A")
     assert (found.wins, found.ties, found.losses) == (1, 2, 1)
     assert math.isnan(found.gain.mean)  # a diverged run is not dropped
+    frame.loc[frame.index[:2], "value"] = math.nan  # the baseline diverges in two trials
+    assert frame["label"].iloc[0] == "A"
+    (both,) = st.paired_differences(frame, "A")
+    assert (both.wins, both.ties, both.losses) == (3, 0, 1)
+    frame.loc[frame.index[3], "value"] = math.nan  # as the row does
+    (both,) = st.paired_differences(frame, "A")
+    assert (both.wins, both.ties, both.losses) == (3, 1, 0)
     (short,) = st.paired_differences(frame.iloc[:-1], "A")
     assert (short.pairs, short.planned) == (3, 4)
 

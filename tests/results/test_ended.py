@@ -357,6 +357,28 @@ def test_rows_are_those_of_the_file_and_no_rename_trains_a_run(tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_a_renamed_dataset_and_a_removed_equal_row_take_all_their_runs(tmp_path: Path) -> None:
+    several: dict[str, Any] = SHORT | {"trials": 2, "hparam_draws": 2}
+
+    def planned(label: str, *rows: object, **changes: object) -> pd.DataFrame:
+        data = [{"name": "LinearSEM", "label": label}]
+        values: dict[str, Any] = several | {"datasets": data, "algorithms": list(rows)} | changes
+        launch(
+            read_sweep(tiny_file(tmp_path, **values)),
+            LaunchOptions(out=tmp_path / "out", launcher="debug"),
+        )
+        return Directory(tmp_path / "out").rows()
+
+    before = planned("old", "ERM", {"name": "ERM", "label": "base"})
+    renamed = planned("new", "ERM", {"name": "ERM", "label": "base"}, hparam_draws=1)
+    assert set(renamed["dataset_label"]) == {"new"} and len(renamed) == len(before) == 8
+    one = planned("new", {"name": "ERM", "label": "base"}, trials=1)
+    assert set(one["label"]) == {"base"} and len(one) == one["id"].nunique() == 4
+    shown = type_in("report", "table", tmp_path / "out", "--notes", code=0).stdout
+    assert "hparam draws: 2 (random)" in shown and "Several settings" not in shown
+
+
+@pytest.mark.slow
 def test_clean_deletes_all_of_a_run_that_is_planned_no_more(tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = LaunchOptions(out=out, launcher="debug", keep_weights=("last",))

@@ -10,12 +10,12 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import CEILING, METHOD, TRANSDUCTIVE, scores
-from oodbench.report.comparison import OVERALL, gain_cell, gains, left_by_holm
+from oodbench.report.comparison import gain_cell, gains, left_by_holm
 from oodbench.report.gaps import ALL, BASELINE, GROUPS, Gaps, gaps_of, share_cells
 from oodbench.report.numbers import count, gain, scale, unit_of_gains
 from oodbench.report.statistics import block_table, half_width, mean_ranks, significant
 from oodbench.report.tables.leaderboard import Leaderboard, is_mean
-from oodbench.results.run_spec import CONSTANT
+from oodbench.results.run_spec import CONSTANT, OVERALL
 from oodbench.results.tables import Tables, subset
 from oodbench.selection.judge import judge
 from oodbench.terminal import counted
