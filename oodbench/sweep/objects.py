@@ -49,10 +49,10 @@ KINDS: Mapping[str, tuple[Registry[Any], type]] = {
 
 
 def plain(value: Any) -> Any:
-    """The values as a file would hold them: arrays and tuples as lists, numpy's numbers, paths as texts."""
+    """The values as a file would hold them: arrays, tuples and iterators as lists, numpy's numbers, paths as texts."""
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | range):
+    if isinstance(value, list | tuple | range | Iterator):
         return [plain(inner) for inner in value]
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()

@@ -30,7 +30,7 @@ SAMPLE = 20_000
 MANY, SEVERAL = 20, 10
 """The least number of different values of an identifier, without and with the name of one."""
 MEANINGLESS = ("an identifier", "an environment column")
-"""Findings on columns in which copies of an example may differ."""
+"""Findings on columns in which copies of an example may differ; `counts` names these columns."""
 COUNTED = re.compile(r"(.*\D)\d{3,}")
 """A text that may be the number of a person or a thing, such as P0012."""
 UNIT = r"patient|subject|participant|person|customer|client|user|case|sample"
