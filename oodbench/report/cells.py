@@ -166,6 +166,9 @@ def unknown_metric(
     metric: str, known: Collection[str], tables: Tables, dataset: str = ""
 ) -> UserError:
     """The error for a metric that is not among those `known` of the runs."""
+    own = (tables.records["environment"].cat.codes == -1) & (tables.records["split"] != SCORE)
+    if metric in set(tables.records.loc[own, "metric"]):
+        return UserError(f"{metric} is a number of the predictor: tables show it in its own column")
     registered = metrics.find(metric)
     if registered is not None and not is_engine(registered.__module__):
         of = f" of {dataset}" if dataset else ""

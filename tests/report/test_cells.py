@@ -1,7 +1,9 @@
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
+from oodbench.errors import UserError
 from oodbench.report.cells import COLUMNS, cells, on_tests, scores
 from oodbench.results.read import read_results
 from oodbench.selection.judge import judge
@@ -23,6 +25,8 @@ def test_a_row_for_each_value_of_a_cell(tmp_path: Path) -> None:
     own = table[(table["environment"] == "") & table["complete"]]
     assert set(own["metric"]) == {"causal_error"} and set(own["value"]) == {0.25}
     assert not own["higher"].any() and len(scores(table)) == 2 * 2 * 2
+    with pytest.raises(UserError, match="causal_error is a number of the predictor"):
+        cells(judge(read_results(made.results)), "causal_error")
 
 
 def test_a_metric_before_adaptation_is_shown_where_it_is_asked_for() -> None:
