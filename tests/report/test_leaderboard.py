@@ -193,7 +193,7 @@ def test_two_trials_give_no_error(tmp_path: Path) -> None:
     assert shown.blocks[0].rows == [["ERM", "60.0 ± 5.8", "3"]]
 
 
-def test_rows_that_are_equal_on_every_run_are_told(tmp_path: Path) -> None:
+def test_rows_that_are_equal_in_every_chosen_value_are_told(tmp_path: Path) -> None:
     made = Made(tmp_path)
     levels = {"ERM": 0.5, "SD": 0.7, "IRM": 0.5, "CORAL": 0.7, "VREx": 0.5, "Fish": 0.6}
     for dataset in ("D", "E"):
@@ -203,10 +203,11 @@ def test_rows_that_are_equal_on_every_run_are_told(tmp_path: Path) -> None:
                 made.add(dataset, label, ("b",), trial, flat(level + trial / 20 + off))
     findings = board_of(made).findings
     assert texts(findings) == (
-        "IRM: equal to ERM on every run.",
-        "CORAL: equal to SD on every run.",
+        "IRM: equal to ERM in every chosen value.",
+        "CORAL: equal to SD in every chosen value.",
     )
-    assert "2 rows equal on every run: ERM, IRM." in [getattr(n, "brief", "") for n in findings]
+    brief = "2 rows equal in every chosen value: ERM, IRM."
+    assert brief in [getattr(n, "brief", "") for n in findings]
 
 
 def test_a_constant_answer_that_a_trial_lacks_is_incomplete(tmp_path: Path) -> None:

@@ -307,6 +307,6 @@ def equal_rows(values: pd.DataFrame) -> list[Note]:
         first = BASELINE if BASELINE in labels else labels[0]
         others = ", ".join(label for label in labels if label != first)
         shown = some(labels, 2 if len(labels[0] + labels[1]) < 36 else 1)
-        brief = f"{counted(len(labels), 'row')} equal on every run: {shown}."
-        sentences.append(Note(f"{others}: equal to {first} on every run.", brief))
+        brief = f"{counted(len(labels), 'row')} equal in every chosen value: {shown}."
+        sentences.append(Note(f"{others}: equal to {first} in every chosen value.", brief))
     return sentences
