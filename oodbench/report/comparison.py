@@ -229,7 +229,7 @@ def board_sheet(
     whole = leaderboard(tables, rule, metric, also)
     board = whole if shown is None else leaderboard(shown, whole.rule, metric, also)
     every = sheet(whole)
-    main = every if shown is None else sheet(board)
+    main = every if shown is None else sheet(replace(board, whole=whole))
     blocks, paper, notes = every.blocks, every.paper or every.blocks[0], main.notes
     ranking = paper
     if not short or board.frame["dataset"].nunique() > 1:

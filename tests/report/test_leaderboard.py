@@ -7,11 +7,12 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.report.cells import CEILING, scores
-from oodbench.report.comparison import comparison
+from oodbench.report.comparison import board_sheet, comparison
 from oodbench.report.tables import FORMATS
 from oodbench.report.tables.leaderboard import Leaderboard
 from oodbench.report.tables.sheet import blocks, sheet
 from oodbench.results.read import read_results
+from oodbench.results.tables import only
 from tests.helpers.results.made import Curve, Made, flat, leaderboard, texts
 
 
@@ -155,6 +156,14 @@ def test_a_finding_says_that_no_row_differs_from_the_constant_answer(
 ) -> None:
     found = texts(board_of(with_references(tmp_path, {"clean": 0.9, **values})).findings)
     assert [text.partition(" (")[0] for text in found] == [sentence] * bool(sentence)
+
+
+def test_a_finding_on_the_constant_answer_is_of_all_rows_whichever_are_shown(
+    tmp_path: Path,
+) -> None:
+    tables = read_results(with_references(tmp_path, {"ERM": 0.61, "IRM": 0.9}, ()).results)
+    found = texts(board_sheet(tables, shown=only(tables, (), ["ERM"])).notes)
+    assert not [text for text in found if text.startswith("No row of D")]
 
 
 @pytest.mark.parametrize(("best", "bold"), [(0.61, set()), (0.5, set()), (0.7, {(0, 1)})])

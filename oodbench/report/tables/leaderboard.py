@@ -49,6 +49,8 @@ class Leaderboard:
     """Further metrics, a column each."""
     alone: bool = False
     """Whether the findings do not compare selection rules."""
+    whole: "Leaderboard | None" = None
+    """The leaderboard of all rows, if these are some of them."""
 
     @property
     def rule(self) -> str:
@@ -155,8 +157,8 @@ class Leaderboard:
     @cached_property
     def findings(self) -> tuple[AnyNote, ...]:
         """The findings that a reader must not miss."""
-        own = [*beside_constant(self.frame), *equal_rows(self.values), *disagreement(self)]
-        return (*self.chosen.tables.notes, *own)
+        own = [*beside_constant((self.whole or self).frame), *equal_rows(self.values)]
+        return (*self.chosen.tables.notes, *own, *disagreement(self))
 
 
 def leaderboard(
