@@ -244,6 +244,8 @@ class FrozenFeatures(FileDataset):
             # features that are there say it without the network, whose package takes seconds to import
             if isinstance(self.images, Images) and (folder := self._folder({})).is_dir():
                 return int(np.load(folder / "0.npy", mmap_mode="r").shape[-1])
+        if not all(self.images.input_shape):  # of a folder that is not there
+            self.images.check()
         return _width(self.options.network, values, self.images.input_shape)
 
     @cached_property
@@ -283,7 +285,10 @@ class FrozenFeatures(FileDataset):
     def _sha256(self) -> str:
         """The checksum of the weights; their file is not needed if the options state it."""
         if self.options.weights == "none":
-            raise UserError("FrozenFeatures needs `weights`: a file or a name such as imagenet")
+            raise UserError(
+                "FrozenFeatures refuses `weights: none`, which are random: give a file or a name such as "
+                "`imagenet`, or `cached` for timm's"
+            )
         if self.options.sha256:
             return self.options.sha256
         return sha256(file) if (file := self._weights_file()) else ""

@@ -85,6 +85,15 @@ def test_other_weights_or_images_make_others(options: dict[str, object], tmp_pat
     assert len(folders) == 3 and folder(weights=str(moved)) in folders
 
 
+def test_missing_pictures_and_random_weights_are_refused(
+    options: dict[str, object], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="ImageFolder: nowhere is not there"):
+        make("FrozenFeatures", options | {"settings": ["root=nowhere"]})
+    with pytest.raises(UserError, match=r"refuses `weights: none`.*: give a file or a name"):
+        make("FrozenFeatures", options | {"weights": "none"}, tmp_path).check()
+
+
 def test_the_ceiling_shows_the_tests_features_everywhere(
     options: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
