@@ -221,7 +221,10 @@ def _on_tests(
     undefined = table["complete"] & table.pop("known").isna()
     lacking = table["metric"].where(undefined, "")
     reasons = {metric: needs(metric) if metric else "" for metric in lacking.unique()}
-    return table.assign(undefined=lacking.map(reasons))
+    adapted = chosen.runs.loc[chosen.runs["adapt"].notna(), "label"]
+    unadapted = lacking.str.endswith(BEFORE) & ~table["label"].isin(adapted)
+    why = lacking.map(reasons)
+    return table.assign(undefined=why.mask(unadapted, "needs a row that adapts"))
 
 
 def test_values(chosen: Chosen, rows: pd.DataFrame, metrics: Mapping[str, str]) -> pd.DataFrame:

@@ -33,3 +33,11 @@ def test_a_metric_before_adaptation_is_shown_where_it_is_asked_for() -> None:
     table = pd.DataFrame({"environment": "a", "metric": ["accuracy", "accuracy (before)"]})
     assert on_tests(table)["metric"].tolist() == ["accuracy"]
     assert on_tests(table[1:])["metric"].tolist() == ["accuracy (before)"]
+
+
+def test_a_row_that_does_not_adapt_has_no_value_before_adaptation(tmp_path: Path) -> None:
+    made, before = OneStep(tmp_path), "accuracy (before)"
+    made.add(spec("D", "ERM"), 0.5)
+    made.add(spec("D", "ERM + T3A", adapt={"name": "T3A"}), 0.5, metric=before)
+    table = cells(judge(read_results(made.results)), before).set_index("label")
+    assert table["undefined"].to_dict() == {"ERM": "needs a row that adapts", "ERM + T3A": ""}
