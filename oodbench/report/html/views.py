@@ -133,10 +133,12 @@ def _finding_of_gaps(rows: Sequence[Row], datasets: int) -> str:
     if not others:
         return "No method has all datasets yet."
     best = others[0]
-    first = f"the first, {best.label}, closes {best.texts[0]} of the gap to the ceiling"
+    who = f"the first, {best.label}," if len(others) > 1 else best.label
+    first = f"{who} closes {best.texts[0]} of the gap to the ceiling"
     if math.isnan(best.low):
         few = "datasets" if datasets > 1 else "trials"
-        return f"Of {counted(len(others), 'row')} {first}; two {few} give no interval."
+        of = f"Of {len(others)} rows " * (len(others) > 1)
+        return f"{of}{first}; two {few} give no interval."
     above = sum(round(row.low, 2) > 0 for row in others)  # as tables print it
     below = sum(round(row.high, 2) < 0 for row in others)
     verdict = _verdict(above, below, len(others), BASELINE, BY)
@@ -144,6 +146,9 @@ def _finding_of_gaps(rows: Sequence[Row], datasets: int) -> str:
 
 
 def _verdict(up: int, down: int, of: int, than: str, how: str) -> str:
+    if of == 1:
+        verdict = "better" if up else "worse" if down else "neither better nor worse"
+        return f"The one other row is {verdict} than {than} {how}"
     better, worse = (f"{n or 'none'} {'are' if n > 1 else 'is'}" for n in (up, down))
     return f"Of {counted(of, 'row')}, {better} better than {than} {how} and {worse} worse"
 
@@ -233,11 +238,12 @@ def _finding_of_gains(one: Numbers, dataset: str, where: str) -> str:
     if not finite:
         return f"No other row is complete {where} yet." if own else ""
     best = max(finite, key=lambda d: d.gain.mean)
-    text = f"the first, {best.label}, gains {gain_cell(best)} {unit_of_gains(best.metric)}"
+    gained = "nothing" if best.equal else f"{gain_cell(best)} {unit_of_gains(best.metric)}"
+    text = f"{f'the first, {best.label},' if len(whole) > 1 else best.label} gains {gained}"
     if math.isnan(best.gain.low):
         over = "dataset" if dataset == OVERALL else "trial"
         several = f"two {over}s give" if best.gain.n > 1 else f"one {over} gives"
-        return f"Of {counted(len(whole), 'row')} {text}; {several} no interval."
+        return f"{f'Of {len(whole)} rows ' * (len(whole) > 1)}{text}; {several} no interval."
     signs = [one.signs[dataset, d.label] for d in whole]
     how = BY if dataset == OVERALL else "after Holm's correction"
     up, down = signs.count(1), signs.count(-1)

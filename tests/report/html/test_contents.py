@@ -101,9 +101,19 @@ def test_gains_are_paired_and_in_points(made: Made, tree: dict[str, Any]) -> Non
         assert shown["marks"] == [["ERM", 0.0]] and "(points)" in shown["picture"]
         assert list(shown["rows"]) == ["IRM", "ERM", "VREx"]  # VREx lacks a trial
     assert view(tree, NASTY)["finding"] == (
-        f"Of 1 row, 1 is better than ERM on {NASTY} after Holm's correction and none is worse; "
-        "the first, IRM, gains +10.0 [+10.0, +10.0] points."
+        f"The one other row is better than ERM on {NASTY} after Holm's correction; "
+        "IRM gains +10.0 [+10.0, +10.0] points."
     )
+
+
+def test_a_single_row_that_is_equal_to_the_baseline_gains_nothing(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for trial in range(3):
+        for label in ("ERM", "IRM"):
+            made.add("D", label, ("b",), trial, flat(0.5 + trial / 10))
+    finding = view(page(made.results.path), "D")["finding"]
+    assert finding.startswith("The one other row is neither better nor worse than ERM on D")
+    assert finding.endswith("; IRM gains nothing.")
 
 
 def test_without_ceilings_datasets_are_averaged_as_gains(tree: dict[str, Any]) -> None:
@@ -111,7 +121,7 @@ def test_without_ceilings_datasets_are_averaged_as_gains(tree: dict[str, Any]) -
     mean, *interval = shown["rows"]["IRM"][:3]
     assert mean == pytest.approx(9.0, abs=0.01) and interval == [None, None]
     assert shown["rows"]["IRM"][3] == ["+9.0", "1.00"]
-    wanted = "Of 1 row the first, IRM, gains +9.0 points; two datasets give no interval."
+    wanted = "IRM gains +9.0 points; two datasets give no interval."
     assert shown["finding"] == wanted
     assert {cell[SHARE] for cell in cells(tree, "train_val").values()} == {""}
     low, high, ticks = shown["axis"]
