@@ -16,6 +16,7 @@ from filelock import FileLock
 from oodbench.board.checks import wrong_results
 from oodbench.board.protocol import protocol_of
 from oodbench.errors import UserError
+from oodbench.files import nearest
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import CATEGORIES, RECORDS, RUNS, table_of, write_table
@@ -57,7 +58,9 @@ def freeze(
     numbers.
     """
     if not (board / PROTOCOL_FILE).is_file():
-        raise UserError(f"{board} is not a board yet: copy its sweep to {board / PROTOCOL_FILE}")
+        copied = f"a new one has a copy of its sweep in {board / PROTOCOL_FILE}"
+        near = nearest(board) * (not board.is_dir())
+        raise UserError(f"{board} is not a board yet{near} ({copied})")
     protocol = protocol_of(board)
     if wrong := wrong_results(results, protocol, data_dir):
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""

@@ -239,7 +239,8 @@ def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Pat
             "rerun {board} --algorithm IRMM",
             "unknown algorithm 'IRMM' in the board tiny.v1; did you",
         ),
-        ("freeze {half} nothing/b", "is not a board yet: copy its sweep to"),
+        ("freeze {half} nothing/b", "is not a board yet (a new one has a copy of its sweep in"),
+        ("freeze {half} {board}2", "is not a board yet; did you mean tiny.v1?"),
     ],
 )
 def test_a_mistake_in_the_arguments_is_one_sentence(
