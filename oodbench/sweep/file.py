@@ -11,6 +11,7 @@ from annotated_types import MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from oodbench.errors import PLUGIN_HINT, UserError, names_arguments, unknown
+from oodbench.files import nearest
 from oodbench.registry import Registry, folder, load_plugins
 from oodbench.validation import explain, several, short
 from oodbench.yaml_values import assignments, read_yaml
@@ -337,6 +338,8 @@ def find_sweep(sweep: str) -> Path:
         raise UserError(f"{short(sweep)} is not a sweep: {error.strerror}") from error
     if path.suffix in (".yaml", ".yml"):
         raise unknown("sweep file", path, sorted(map(str, path.parent.glob("*.y*ml"))))
+    if "/" in sweep and not path.is_dir():
+        raise UserError(f"there is no sweep file and no results directory {path}{nearest(path)}")
     known = named_sweeps()
     if sweep not in known:
         hint = f" ({path} is a folder, and a sweep is a file)" if path.is_dir() else ""

@@ -7,7 +7,7 @@ import pytest
 
 from oodbench.datasets import datasets
 from oodbench.errors import UserError
-from oodbench.sweep.file import Component, Entry, Row, read_sweep, validate
+from oodbench.sweep.file import Component, Entry, Row, find_sweep, read_sweep, validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.results.sweeps import TINY, tiny, tiny_file
 
@@ -99,3 +99,9 @@ def test_a_dataset_may_have_its_default_where_the_sweep_has_another() -> None:
     own = TINY["datasets"][0] | {"training": {"steps": "default"}}
     usual = datasets.get("LinearSEM").metadata.steps
     assert {run.steps for run in tiny(datasets=[own]).runs.values()} == {usual} != {TINY["steps"]}
+
+
+def test_a_path_without_results_names_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "dax").mkdir()
+    with pytest.raises(UserError, match=r"no results directory \S+dam; did you mean dax\?"):
+        find_sweep(str(tmp_path / "dam"))
