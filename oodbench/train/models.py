@@ -77,16 +77,18 @@ class Model(nn.Module):
         if not isinstance(x, Tensor):
             hint = ": `model.dataset.read` makes one" * hasattr(self.dataset, "read")
             raise UserError(f"a model takes a tensor of inputs, not {type(x).__name__}{hint}")
+        wanted = tuple(self.dataset.input_shape)
         try:
             inputs = self.dataset.transform(self._change(x), None)
         except (ValueError, IndexError, RuntimeError) as error:
             given = f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
             reason = " ".join(str(error).split())[:160]
+            if tuple(x.shape[1:]) != wanted:
+                reason = f"its network takes (N, {', '.join(map(str, wanted))})"
             raise UserError(
                 f"inputs of {self.spec.dataset_name} cannot be {given}: {reason}"
             ) from error
-        shape, wanted = tuple(inputs.shape[1:]), tuple(self.dataset.input_shape)
-        if shape != wanted:
+        if tuple(inputs.shape[1:]) != wanted:
             raise UserError(
                 f"inputs of {self.spec.dataset} are (N, {', '.join(map(str, wanted))}), and these are "
                 f"({', '.join(map(str, inputs.shape))})"
@@ -378,8 +380,8 @@ def _scores(
 def _called(module: Callable[[Tensor], Any], x: Tensor, dataset: str) -> Any:
     try:
         return module(x)
-    except UserError:
-        raise
+    except UserError as error:
+        raise error.at(dataset) from error
     except Exception as error:
         reason = " ".join(str(error).split())[:160]
         inputs = f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
