@@ -238,10 +238,14 @@ def _why_nothing(states: Iterable[State]) -> str:
 
 
 def _none_kept(run: RunDirectory, rule: str | None, step: int | None = None) -> UserError:
-    by = "" if rule is None else f" by {rule}"
-    at = "" if step is None else f" of step {step}"
+    of = f" by {rule}" * bool(rule) + f" of step {step}" * (step is not None)
+    there = ", ".join(f"{name} of step {kept}" for name, kept in kept_weights(run)) or "none"
+    lacks = f"{run.kept} has no weights{of} (it has {there})"
+    others = map(Directory(run.results).run, (p.name for p in run.kept.parent.glob("*")))
+    if any(rule == name for other in others for name, _ in kept_weights(other)):
+        return UserError(f"{lacks}: their file is missing, as other runs have theirs")
     return UserError(
-        f"{run.path} keeps no weights{by}{at}: launch the sweep with `keep_weights=['{rule or 'RULE'}']` "
+        f"{lacks}: launch the sweep with `keep_weights=['{rule or 'RULE'}']` "
         f"(`--keep-weights {rule or 'RULE'}`) into a new directory"
     )
 

@@ -74,13 +74,25 @@ def test_a_run_directory_is_enough(results: Directory) -> None:
     assert oodbench.load_model(run.path, rule="last").spec.id == run.id
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({}, "keeps weights by last, train_val: say which by rule="),
-        ({"rule": "oracle"}, r"keeps no weights by oracle: .*`keep_weights=\['oracle'\]`"),
+        ({"rule": "oracle"}, r"kept/\w+ has no weights by oracle \(it has last of step 12, .*`keep_weights=\['oracle'\]`"),
         ({"rule": "last", "algorithm": "DANN"}, "the run of algorithm='ERM', not of 'DANN'"),
         ({"rule": "last", "trial": 1}, "the run of trial=0, not of 1"),
     ]
     for names, words in mistakes:
         with pytest.raises(UserError, match=words):
             oodbench.load_model(run.path, **names)
+    model = oodbench.load_model(run.path, rule="last")
+    with pytest.raises(UserError, match=r"^RotatedDigits: inputs of ColoredDigits .*\(N, 2, 8, 8\)"):
+        oodbench.evaluate(model, "RotatedDigits")
+
+
+def test_a_file_of_weights_that_was_deleted_is_missing(results: Directory) -> None:
+    run = results.run(next(iter(results.specs())))
+    file = kept_weights(run)["last", 12]
+    moved = file.rename(file.with_suffix(".moved"))
+    with pytest.raises(UserError, match=r"weights by last .*: their file is missing"):
+        oodbench.load_model(run.path, rule="last")
+    moved.rename(file)
 
 
 def test_where_nothing_is_chosen_the_rule_that_was_asked_for_and_the_reason_are_named(
