@@ -74,7 +74,10 @@ def test_a_run_directory_is_enough(results: Directory) -> None:
     assert oodbench.load_model(run.path, rule="last").spec.id == run.id
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({}, "keeps weights by last, train_val: say which by rule="),
-        ({"rule": "oracle"}, r"kept/\w+ has no weights by oracle \(it has last of step 12, .*`keep_weights=\['oracle'\]`"),
+        (
+            {"rule": "oracle"},
+            r"kept/\w+ has no weights by oracle \(it has last of step 12, .*`keep_weights=\['oracle'\]`",
+        ),
         ({"rule": "last", "algorithm": "DANN"}, "the run of algorithm='ERM', not of 'DANN'"),
         ({"rule": "last", "trial": 1}, "the run of trial=0, not of 1"),
     ]
@@ -82,7 +85,9 @@ def test_a_run_directory_is_enough(results: Directory) -> None:
         with pytest.raises(UserError, match=words):
             oodbench.load_model(run.path, **names)
     model = oodbench.load_model(run.path, rule="last")
-    with pytest.raises(UserError, match=r"^RotatedDigits: inputs of ColoredDigits .*\(N, 2, 8, 8\)"):
+    with pytest.raises(
+        UserError, match=r"^RotatedDigits: inputs of ColoredDigits .*\(N, 2, 8, 8\)"
+    ):
         oodbench.evaluate(model, "RotatedDigits")
 
 

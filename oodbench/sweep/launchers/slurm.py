@@ -79,8 +79,10 @@ class SlurmResources(Resources):
     """GPUs of a job."""
     cpus: int = Field(default=1, ge=1)
     """CPU cores of a job."""
-    memory: str | None = None
-    """Memory of a job, such as 8G."""
+    memory: str | None = Field(
+        default=None, pattern=r"^\d+([KMGTkmgt][Bb]?)?$", description="a number with K, M, G or T"
+    )
+    """Memory of a job; a number alone is of megabytes."""
     time: str = Field(
         default="1:00:00",
         pattern=r"^(?=.*[1-9])(\d+-)?\d+(:\d+){0,2}$",
@@ -189,7 +191,9 @@ class Slurm(Launcher):
         flags = [f"--{key}" if v is True else f"--{key}={v}" for key, v in options.items()]
         for name, packs in arrays.items():
             title = f"\n{request.jobs / name}: {counted(len(packs), 'job')}"
-            console.print("\n".join([title, *flags, *request.setup]), soft_wrap=True)
+            most = request.asked.parallel or len(packs)
+            array = [f"--array=0-{len(packs) - 1}%{most}"] * (len(packs) > 1)
+            console.print("\n".join([title, *array, *flags, *request.setup]), soft_wrap=True)
 
     def states(self, results: Directory, ids: Collection[str]) -> dict[str, RunStatus]:
         """The status of the runs that were submitted, by Slurm's queue and the disk."""
@@ -283,7 +287,7 @@ class Request:
             job = self._submit(name, packs)
         except RuntimeError as error:  # submitit's errors derive from it
             shutil.rmtree(self.jobs / name, ignore_errors=True)
-            raise UserError(f"sbatch: {' '.join(str(error).split())}") from error
+            raise _refused("sbatch", str(error)) from error
         submission = Submission(name, packs, time.time(), job)
         write_whole(submission.file(results), json.dumps(asdict(submission)))
         for run in map(results.run, chain.from_iterable(packs)):
@@ -457,6 +461,12 @@ def ask(*command: str) -> str:
             "launch where it is, or use --launcher local"
         ) from error
     if result.returncode:
-        message = " ".join(result.stderr.split())
-        raise UserError(f"{command[0]}: {message.removeprefix(f'{command[0]}: error: ')}")
+        raise _refused(command[0], result.stderr)
     return result.stdout
+
+
+def _refused(command: str, said: str) -> UserError:
+    message = " ".join(said.split()).removeprefix(f"{command}: error: ")
+    if re.search("resolve_ctls|fetch_config|nknown host|contact slurm controller", message):
+        message += " (no controller is reached: is this a login node of the cluster?)"
+    return UserError(f"{command}: {message}")

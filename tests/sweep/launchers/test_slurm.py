@@ -1,5 +1,6 @@
 """What the launcher `slurm` would submit, without a cluster."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,11 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
     ended = Directory(tmp_path).run(next(iter(plan.runs)))
     ended.path.mkdir(parents=True)
     ended.finish(State.DONE, 120)
-    resources = {"runs_per_job": 4, "gpus": "a100:1", "time": 20}
+    resources = {"runs_per_job": 4, "gpus": "a100:1", "time": 20, "parallel": 3}
     Slurm().preview(job(plan, tmp_path, resources=resources), terminal())
     shown = capsys.readouterr().out
     assert ": 2 jobs" in shown
+    assert "--array=0-1%3\n" in shown
     assert all(line in shown for line in ("--time=20", "--gpus-per-node=a100:1", "--requeue\n"))
     assert "Slurm: 7 runs in 2 jobs.\n" in shown
     Slurm().preview(job(plan, tmp_path, resources={}), terminal())
@@ -108,6 +110,22 @@ def test_times_are_read_as_slurm_reads_them(text: str, expected: int | None) -> 
     else:
         check_resources("tiny", {"time": text})
         assert minutes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["8000", "8G", "1.5T", "lots", "8 G"])
+def test_memory_is_a_number_with_a_unit(text: str) -> None:
+    if text in ("8000", "8G"):
+        return check_resources("tiny", {"memory": text})
+    with pytest.raises(UserError, match="memory must be a number with K, M, G or T, not"):
+        check_resources("tiny", {"memory": text})
+
+
+def test_a_client_that_reaches_no_controller_asks_for_a_login_node() -> None:
+    said = (
+        "import sys; sys.exit('error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host')"
+    )
+    with pytest.raises(UserError, match=r"Unknown host .*is this a login node of the cluster"):
+        ask(sys.executable, "-c", said)
 
 
 def test_a_closed_folder_on_the_path_has_no_slurm(tmp_path: Path) -> None:
