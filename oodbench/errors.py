@@ -90,7 +90,10 @@ def unknown(
     names = [str(k) for k in known if str(k)]
     quoted = {n: f"'{n}'" if "," in n else n for n in names}
     folded = {n.casefold(): n for n in reversed(names)}
-    near = [folded[n] for n in difflib.get_close_matches(str(name).casefold(), folded, 3, 0.5)]
+    given = str(name).casefold()
+    initials = "".join(word[:1] for word in given.split("_")) if "_" in given else ""  # lr
+    matches = [initials] * (initials in folded) + difflib.get_close_matches(given, folded, 3, 0.5)
+    near = [folded[n] for n in dict.fromkeys(matches)]
     where = f" in {place}" if place else ""
     if str(name) in near:  # it is a number
         return UserError(f"unknown {what} {name}{where}; did you mean the text '{name}'?")

@@ -209,9 +209,9 @@ def looked_up(entry: Entry, data_dir: Path | None) -> tuple[Any, str, dict[str, 
 
     name, label, options = entry.name, entry.label, entry.options
     # such as ColoredMNIST's label_noise
-    known = {f.name for f in fields(datasets.get(name, hint=PLUGIN_HINT).Options)}
+    known = [f.name for f in fields(datasets.get(name, hint=PLUGIN_HINT).Options)]
     keys = {key: options.pop(key) for key in KEYS if key in options and key not in known}
-    for key in options.keys() - known:
+    for key in (key for key in options if key not in known):
         if key in DatasetSettings.model_fields:
             raise UserError(
                 f"'{key}' of {name} belongs under `training`: `training: {{{key}: ...}}`"
@@ -221,6 +221,7 @@ def looked_up(entry: Entry, data_dir: Path | None) -> tuple[Any, str, dict[str, 
             raise UserError(
                 f"'{key}' of {name} belongs under `label_noise`: `label_noise: {{{shown}}}`"
             )
+        raise unknown("name", key, [*known, *KEYS], f"the options of {name}")
     dataset = make(name, options, data_dir)
     dataset.check()
     noise = checked(dataset, keys)

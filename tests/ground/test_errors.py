@@ -17,6 +17,7 @@ from oodbench.errors import PLUGIN_HINT, described, plugin_hint, unknown, wrong_
         ("irm", ["ERM", "IRM"], "unknown algorithm 'irm'; did you mean IRM or ERM?"),
         ("zzz", ["ERM", "IRM"], "unknown algorithm 'zzz'; known: ERM, IRM"),
         ("zzz", ["ERM", "a, b"], "unknown algorithm 'zzz'; known: ERM, 'a, b'"),
+        ("learning_rate", ["x", "lr"], "unknown algorithm 'learning_rate'; did you mean lr?"),
         ("zzz", [], "unknown algorithm 'zzz'; there are none"),
     ],
 )
