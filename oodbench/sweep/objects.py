@@ -49,7 +49,9 @@ KINDS: Mapping[str, tuple[Registry[Any], type]] = {
 
 
 def plain(value: Any) -> Any:
-    """The values as a file would hold them: arrays, tuples and iterators as lists, numpy's numbers, paths as texts."""
+    """The values as a file would hold them: arrays, tuples, iterators as lists, numpy's numbers, paths as
+    texts.
+    """
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | range | Iterator):

@@ -306,12 +306,11 @@ def _notes(listed: Iterable[Source], known: Mapping[str, Measured]) -> Iterator[
 
 def _check_metrics(rule: Rule | None, source: Source) -> None:
     """Raise UserError if the dataset or the rule names a metric that runs would not record."""
-    from oodbench.datasets import Dataset  # which imports torch
+    from oodbench.train.evaluate import whole_metrics  # which imports torch
 
     dataset = source.dataset
-    whole = type(dataset).split_metrics is not Dataset.split_metrics  # its names are not known here
-    if whole or dataset.task.kind == "boxes":
-        return
+    if whole_metrics(dataset) is not None or dataset.task.kind == "boxes":
+        return  # the names are not known here
     names = recorded_names(dataset.task, dataset.classes, dataset.attributes)
     places = {"`metric` of the dataset": dataset.metric}
     if rule is not None and rule.metric is not None:
