@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.report.comparison import OVERALL, comparison
+from oodbench.report.comparison import comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined
@@ -52,7 +52,7 @@ def test_gains_are_paired_within_datasets_and_over_them(sweep: OneStep) -> None:
     assert gain["gain_stderr"] == pytest.approx(0.001 / math.sqrt(3))
     assert gain["gain_low"] == pytest.approx(0.101 - 4.3027 * 0.001 / math.sqrt(3), abs=1e-6)
     assert (gain["wins"], gain["ties"], gain["losses"]) == (6, 0, 0)
-    over = gains[OVERALL, "IRM"]
+    over = gains["all datasets", "IRM"]
     assert over["clusters"] == 2 and over["gain"] == pytest.approx(0.101)
     first, second = block(shown).rows
     assert first == ["IRM", "+10.1", "[+9.9, +10.3]", "6/0/0", "0.3", "6"]
