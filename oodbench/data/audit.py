@@ -7,14 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from oodbench.data.pictures.folders import Images
 from oodbench.data.pictures.pixels import TINY
 from oodbench.data.preparation import Contents, class_names, group_names, hashes_of
 from oodbench.data.streams import Stored
-from oodbench.data.tables.audit import FEW, FEW_EXAMPLES, MEANINGLESS, names_of, of_columns
+from oodbench.data.tables.audit import (
+    FEW,
+    FEW_EXAMPLES,
+    MEANINGLESS,
+    ROUNDING,
+    Array,
+    names_of,
+    of_columns,
+)
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError, counted, some
 from oodbench.notes import Finding
@@ -27,9 +34,6 @@ UNSEEN = 0.2
 """Categories that training environments lack matter if they have this share of a test environment."""
 LUMINANCE = np.array([[0.299], [0.587], [0.114]])
 """The shares of red, green and blue in grey."""
-ROUNDING = 1e-9
-"""Smaller skews are rounding errors."""
-Array = npt.NDArray[Any]
 Environments = Mapping[str, Environment]
 Hashes = Mapping[str, Sequence[bytes | None]]
 
@@ -88,7 +92,8 @@ def audit(
                 used = {n: each[_used(environments[n], n == test)] for n, each in both.items()}
                 if test in used and len(used) > 1:
                     found += _shared(dataset, test, used.pop(test), used, what)
-            found += _unseen(dataset, test, tallies, training)
+            found += _unseen_categories(dataset, test, tallies, training)
+            found += _groups_of_one_side(dataset, test, tallies, training)
         found += of_table
     for name in dict.fromkeys(name for tests, _ in roles for name in tests):
         found += _few(dataset, name, environments[name])
@@ -289,32 +294,46 @@ def _tallies(
     return tallies
 
 
-def _unseen(
+def _sides(
+    tallies: Mapping[str, Mapping[str, Array]], column: str, test: str, training: Sequence[str]
+) -> tuple[Array, Array]:
+    """The tallies of a test environment and of its training ones; the former twice if these have none."""
+    others = [of[column] for n in training if column in (of := tallies.get(n, {}))]
+    return tallies[test][column], np.sum(others, 0) if others else tallies[test][column]
+
+
+def _unseen_categories(
     dataset: Dataset, test: str, tallies: Mapping[str, Mapping[str, Array]], training: Sequence[str]
 ) -> Iterator[Finding]:
-    """Findings on categories and groups of which a test environment or its training ones have none."""
     known = {} if dataset.columns is None else dataset.columns.categories
-    for column, here in tallies[test].items():
-        others = [of[column] for n in training if column in (of := tallies.get(n, {}))]
-        if not others:
-            continue
-        there, size = np.sum(others, 0), counted(int(here.sum()), "example")
-        names = known[column] if column else group_names(dataset)
-        new, lost = np.flatnonzero((here > 0) & (there == 0)), (here == 0) & (there >= FEW)
-        count, listed = int(here[new].sum()), some([repr(names[i]) for i in new], 3)
-        if column and count >= max(FEW, UNSEEN * here.sum()):
-            text = f"no training environment has {listed} of '{column}', which {count} of the {size} of "
-            text += f"'{test}' have: these inputs are 0 in training"
+    for column in [column for column in known if column in tallies[test]]:
+        here, there = _sides(tallies, column, test, training)
+        new = np.flatnonzero((here > 0) & (there == 0))
+        if (count := int(here[new].sum())) >= max(FEW, UNSEEN * here.sum()):
+            listed, size = some([repr(known[column][i]) for i in new], 3), int(here.sum())
+            text = f"no training environment has {listed} of '{column}', which {count} of the "
+            text += f"{counted(size, 'example')} of '{test}' have: runs do not see them"
             yield Finding("unseen categories", (test,), {"examples": count}, column, text)
-        elif not column and count >= FEW:
-            text = f"no training environment has the group {listed}, to which {count} of the {size} of "
-            yield Finding(
-                "unseen group", (test,), {"examples": count}, "", f"{text}'{test}' belong"
-            )
-        if not column and lost.any():
-            listed = some([repr(names[i]) for i in np.flatnonzero(lost)], 3)
-            text = f"'{test}' has no example of the group {listed}: its worst group is the worst of others"
-            yield Finding("absent group", (test,), {"groups": int(lost.sum())}, "", text)
+
+
+def _groups_of_one_side(
+    dataset: Dataset, test: str, tallies: Mapping[str, Mapping[str, Array]], training: Sequence[str]
+) -> Iterator[Finding]:
+    if "" not in tallies[test]:
+        return
+    (here, there), names = _sides(tallies, "", test, training), group_names(dataset)
+    new, lost = (here > 0) & (there == 0), (here == 0) & (there >= FEW)
+    if (count := int(here[new].sum())) >= FEW:
+        listed = some([repr(names[i]) for i in np.flatnonzero(new)], 3)
+        text = f"no training environment has the group {listed}, to which {count} of the "
+        text += f"{counted(int(here.sum()), 'example')} of '{test}' belong"
+        yield Finding("unseen group", (test,), {"examples": count}, "", text)
+    if lost.any():
+        listed = some([repr(names[i]) for i in np.flatnonzero(lost)], 3)
+        text = (
+            f"'{test}' has no example of the group {listed}: its worst group is the worst of others"
+        )
+        yield Finding("absent group", (test,), {"groups": int(lost.sum())}, "", text)
 
 
 def _few(dataset: Dataset, name: str, environment: Environment) -> Iterator[Finding]:

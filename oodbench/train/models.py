@@ -83,7 +83,7 @@ class Model(nn.Module):
         except (ValueError, IndexError, RuntimeError) as error:
             given = f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
             reason = " ".join(str(error).split())[:160]
-            if tuple(x.shape[1:]) != wanted:
+            if self.dataset.columns is None and tuple(x.shape[1:]) != wanted:
                 reason = f"its network takes (N, {', '.join(map(str, wanted))})"
             raise UserError(
                 f"inputs of {self.spec.dataset_name} cannot be {given}: {reason}"

@@ -341,7 +341,7 @@ def test_worst_inferred_waits_for_erm_and_needs_its_predictions(tmp_path: Path) 
         with pytest.raises(UserError, match=needs):
             choose(kept(tmp_path / folder, guesses, **changes), "worst_inferred")
     frames = load(tmp_path / "none", [Trained({5: out(0.5, 0.5)})])
-    with pytest.raises(UserError, match=r"no predictions of step 5; `sweep launch --keep-pred"):
+    with pytest.raises(UserError, match=r"no predictions of step 5: `sweep launch --keep-pred"):
         choose(frames, "worst_inferred")
     assert "worst_inferred" not in judge_by_all(frames, rule_names())
     assert choose(frames, "train_val")["step"].tolist() == [5]

@@ -90,18 +90,7 @@ def of_columns(
     parts = {name: e for name, e in environments.items() if len(e.y)}
     if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
         return
-    step = -(-sum(len(e.y) for e in parts.values()) // SAMPLE)
-    y = [e.y[::step].reshape(len(e.y[::step]), -1) for e in parts.values()]
-    rows = Rows(
-        x=torch.cat([e.x[::step] for e in parts.values()]).double().numpy(),
-        y=torch.cat(y).numpy(),
-        environment=np.repeat(np.arange(len(parts)), [*map(len, y)]),
-        environments=[*parts],
-        training=[name for name in training if name in parts],
-        columns=columns,
-        said=f", by {sum(map(len, y)):,} rows" if step > 1 else "",
-    )
-    constant = dict[str, Array]()
+    rows, constant = _sampled(columns, parts, training), dict[str, Array]()
     for i, name in enumerate(rows.names):
         known = rows.known(name)
         values, of = rows.x[known, i], rows.environment[known]
@@ -121,6 +110,20 @@ def of_columns(
         yield from _telling(rows, task)
         if not task.has_classes:
             yield from _units("target", rows.y[:, 0], rows.environment, [*parts])
+
+
+def _sampled(columns: Columns, parts: Mapping[str, Environment], training: Sequence[str]) -> Rows:
+    step = -(-sum(len(e.y) for e in parts.values()) // SAMPLE)
+    y = [e.y[::step].reshape(len(e.y[::step]), -1) for e in parts.values()]
+    return Rows(
+        x=torch.cat([e.x[::step] for e in parts.values()]).double().numpy(),
+        y=torch.cat(y).numpy(),
+        environment=np.repeat(np.arange(len(parts)), [*map(len, y)]),
+        environments=[*parts],
+        training=[name for name in training if name in parts],
+        columns=columns,
+        said=f", by {sum(map(len, y)):,} rows" if step > 1 else "",
+    )
 
 
 def _empty(rows: Rows, name: str, filled: Array) -> Iterator[Finding]:
