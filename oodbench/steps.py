@@ -150,7 +150,8 @@ class Outputs:
     """The results of a forward pass, stacked over the E training environments of B examples each.
 
     - `logits`: logits (E, B, C), or as in `Task`; (E, B, 0) if the network computes its own losses.
-    - `features`: the featurizer's outputs, (E, B, F), with a vector for each token; empty as `logits` are.
+    - `features`: the featurizer's outputs, (E, B, F), with a vector for each token; empty as the
+      logits are if the network computes its own losses.
     - `targets`: the targets, (E, B, ...), as in `Batch`.
     - `losses`: the loss of each example, (E, B), which `task.losses` gives for any task.
     - `risks`: the mean loss of each environment, (E,).

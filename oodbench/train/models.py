@@ -241,11 +241,8 @@ def _none_kept(run: RunDirectory, rule: str | None, step: int | None = None) -> 
     of = f" by {rule}" * bool(rule) + f" of step {step}" * (step is not None)
     there = ", ".join(f"{name} of step {kept}" for name, kept in kept_weights(run)) or "none"
     lacks = f"{run.kept} has no weights{of} (it has {there})"
-    others = map(Directory(run.results).run, (p.name for p in run.kept.parent.glob("*")))
-    if any(rule == name for other in others for name, _ in kept_weights(other)):
-        return UserError(f"{lacks}: their file is missing, as other runs have theirs")
     return UserError(
-        f"{lacks}: launch the sweep with `keep_weights=['{rule or 'RULE'}']` "
+        f"{lacks}: if none were deleted, launch the sweep with `keep_weights=['{rule or 'RULE'}']` "
         f"(`--keep-weights {rule or 'RULE'}`) into a new directory"
     )
 

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from oodbench.datasets import Dataset, Environment
+from oodbench.errors import UserError
+from oodbench.metrics.builtin import Loss
 from oodbench.tasks import Task
 from oodbench.train import evaluate as module
 from oodbench.train.evaluate import Scored, constant_answer, evaluate, logits
@@ -34,6 +36,11 @@ def test_values_are_means_over_each_split(monkeypatch: pytest.MonkeyPatch) -> No
         assert values[split, "accuracy"][1] == len(index)
         loss = torch.nn.functional.binary_cross_entropy_with_logits(x[index, 0], y[index])
         assert values[split, "loss"][0] == pytest.approx(loss.item(), rel=1e-6)
+    monkeypatch.setattr(Loss, "is_proportion", True)
+    wide = Environment(100 * x, y)
+    with pytest.raises(UserError, match=r"the metric loss is \d+.*, and its `is_proportion` says"):
+        evaluate(predict, Scored({"a": wide}, {"a": parts}, task))
+    monkeypatch.setattr(Loss, "is_proportion", False)
     monkeypatch.setattr(module, "CHUNK", (7, 7))
     chunked = evaluate(predict, Scored({"a": Environment(x, y)}, {"a": parts}, task))
     assert chunked == found

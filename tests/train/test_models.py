@@ -95,7 +95,7 @@ def test_a_file_of_weights_that_was_deleted_is_missing(results: Directory) -> No
     run = results.run(next(iter(results.specs())))
     file = kept_weights(run)["last", 12]
     moved = file.rename(file.with_suffix(".moved"))
-    with pytest.raises(UserError, match=r"weights by last .*: their file is missing"):
+    with pytest.raises(UserError, match=r"no weights by last \(it has .*\): if none were deleted"):
         oodbench.load_model(run.path, rule="last")
     moved.rename(file)
 
