@@ -8,10 +8,11 @@ import pytest
 
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.rerun import next_lines, quickstart_sheet
+from oodbench.notes import Note
 from oodbench.report.comparison import table
 from oodbench.report.gaps import gaps_by_rule
 from oodbench.report.sources import beside_board, frames_of
-from oodbench.report.tables import FORMATS
+from oodbench.report.tables import FORMATS, leaderboard
 from oodbench.results.boards import find_board
 from oodbench.results.predictions import predictions_file
 from oodbench.results.read import read_board
@@ -63,6 +64,21 @@ def test_chosen_rows_keep_their_places_among_all() -> None:
         places.append({row[0]: row[place] for row in block.rows})
     assert places[1].keys() >= {"ANDMask", "IRM"} and places[1].items() <= places[0].items()
     assert len(places[1]) < len(places[0])
+
+
+@pytest.mark.slow
+def test_the_constant_answer_is_compared_with_all_rows_whichever_are_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[set[str]] = []
+
+    def compare(frame: pd.DataFrame) -> list[Note]:
+        compared.append({*frame["label"]})
+        return []
+
+    monkeypatch.setattr(leaderboard, "beside_constant", compare)
+    table("small.v3", rows=("ANDMask,IRM",))
+    assert compared and all(len(labels) > 20 for labels in compared)
 
 
 @pytest.mark.slow
