@@ -212,25 +212,26 @@ def hashes_of(environment: Environment) -> tuple[list[bytes | None], list[str]]:
     hashes, unreadable = list[bytes | None](), list[str]()
     size = chunk_size(x) if isinstance(x, Stored) else CHUNK
     for start in range(0, count, size):
-        index = torch.arange(start, min(start + size, count))
+        chunk = range(start, min(start + size, count))
         try:
-            hashes += _digests(x, index)
+            hashes += _digests(x, chunk)
         except UserError:
-            for i in index:
+            for i in chunk:
                 try:
-                    hashes += _digests(x, i[None])
+                    hashes += _digests(x, range(i, i + 1))
                 except UserError as error:
                     unreadable.append(str(error))
                     hashes.append(None)
     return hashes, unreadable
 
 
-def _digests(x: Tensor | Stored, index: Tensor) -> list[bytes]:
+def _digests(x: Tensor | Stored, chunk: range) -> list[bytes]:
+    index = torch.arange(chunk.start, chunk.stop)
     if isinstance(x, ImageFiles):
         return x.digests(index)
-    inputs = read(x, index)
+    inputs = x.read(index) if isinstance(x, Stored) else x[chunk.start : chunk.stop]  # a view
     if not _is_finite(inputs):
-        raise UserError(f"the inputs of example {int(index[0])} are not finite")
+        raise UserError(f"the inputs of example {chunk.start} are not finite")
     rows = inputs.reshape(len(inputs), -1).contiguous().numpy()
     return [hashlib.sha256(row).digest()[:16] for row in rows]
 

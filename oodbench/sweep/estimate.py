@@ -18,7 +18,7 @@ BUDGET = 0.05
 """Seconds for which the updates of a bundle are measured, and again for its evaluation."""
 SLOW_STEP = 0.5
 """Seconds of a first step above which no further step is measured."""
-TOTAL = 4.0
+TOTAL = 3.0
 """Seconds after which no further bundle is measured."""
 SAMPLE = 8
 """The most runs that are measured as one vectorized program."""

@@ -69,6 +69,8 @@ HUGE = 9e19
 """Larger numbers stand for a gap, such as NetCDF's 9.97e36 and the 1e20 of climate models."""
 LONG = r"^[+-]?\d{16,}$"
 """A whole number with more digits than a float holds."""
+GROUPS = r"^(\d{1,3}|[1-9]\d{0,2}(\.\d{3})+)$"
+"""A number of at most three digits, or with a point after every three."""
 BOOKED = r"^(?:\(([^()+-]*\d[^()+-]*)\)|([^()+-]*\d)-)$"
 """A negative number as bookkeepers write it, (5) or 5-."""
 PLAIN = "; write plain numbers, without units or signs such as <, "
@@ -140,14 +142,17 @@ class Reader:
     def numbers(self, name: str) -> tuple[Numbers, Reading] | None:
         """A column as numbers (N,), NaN in gaps, and its reading; None if some cell is not a number."""
         cells = self.table.cells(name)
-        filled, unit = _filled(cells), ""
-        form = self._form_of(filled)
-        if form is None:
-            filled, unit = _without_unit(filled)
-            form = self._form_of(filled) if unit else None
-        if form is None:
-            return None
-        values = form.numbers(filled)
+        values = _plain_numbers(cells) if self.forms[0] is POINT else None
+        filled, unit, form = cells, "", POINT
+        if values is None:
+            filled = _filled(cells)
+            form = self._form_of(filled)
+            if form is None:
+                filled, unit = _without_unit(filled)
+                form = self._form_of(filled) if unit else None
+            if form is None:
+                return None
+            values = form.numbers(filled)
         takes_commas = self.forms[0] is COMMA and COMMA.fits(filled)
         self._written[name] = COMMA if takes_commas else form, unit
         if np.isinf(values).any():
@@ -289,6 +294,15 @@ def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
     return np.array([first.get(text, text) for text in cells], dtype=object), note
 
 
+def _plain_numbers(cells: pa.Array) -> Numbers | None:
+    """The numbers (N,) if all cells are plain ones, which need no pattern, or None."""
+    try:
+        numbers: Numbers = cells.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return None
+    return numbers if np.isfinite(numbers).all() else None
+
+
 def _with_hyphens(cells: pa.Array) -> pa.Array:
     """The cells with a hyphen as the minus sign, also for (5) and 5-, see `BOOKED`."""
     cells = pc.replace_substring(cells, "\u2212", "-")
@@ -365,12 +379,12 @@ def _doubts(given: pa.Array, separator: str) -> list[str]:
     said = []
     if pc.any(pc.match_substring_regex(given, r"^0\d")).as_py():
         said.append("some begin with 0: `categorical` if they are codes")
-    grouped = pc.match_substring_regex(given, r"^[1-9]\d{0,2}(\.\d{3})+$")
-    small = pc.match_substring_regex(given, r"^\d{1,3}$")
-    all_fit = pc.all(pc.or_(grouped, small)).as_py() and pc.any(grouped).as_py()
+    fits = (pc.match_substring_regex(some, GROUPS) for some in (given[:100], given))  # fast
+    has_point = pc.match_substring(given, ".")
     # programs that write decimals leave out zeros at the end, so that few have exactly three digits
-    if all_fit and (separator != "," or pc.any(small).as_py()):
-        said.append("three digits follow every point: `decimal=,` if it separates thousands")
+    if all(pc.all(each).as_py() for each in fits) and pc.any(has_point).as_py():
+        if separator != "," or not pc.all(has_point).as_py():
+            said.append("three digits follow every point: `decimal=,` if it separates thousands")
     return said
 
 
