@@ -23,14 +23,8 @@ from oodbench.files import nearest
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
-from .listed import class_notes, one_name
+from .listed import SPLIT, class_notes, one_name, split_note
 
-SPLIT = re.compile(
-    r"(?:\d+[-_. ]+|images?[-_ ])?(train|val|test|dev|eval)(ing|id|idation|uation)?"
-    r"([-_ ]?(set|split|data|images))?([-_ ]?\d{4})?",
-    re.IGNORECASE,
-)
-"""The names of folders that mean a split."""
 VALIDATION = ("dev", "eval")
 """Other names of `val`."""
 SUBJECT = re.compile(r"[a-z]+[-_]?\d+(?=[-_])", re.IGNORECASE)
@@ -188,7 +182,13 @@ class ImageFolder(OwnImages):
                 raise UserError(
                     f"ImageFolder: {at} has no images in folders of classes ({form}); {others}"
                 )
-        return self._without_splits(names)
+        names = self._without_splits(names)
+        between = {folders[1] for folders in names.values() if len(folders) > 2}
+        are_deeper = all(len(folders) > 2 for folders in names.values())
+        if are_deeper and len(between) == 1 and not self.options.attributes:
+            # as in amazon/images/mug/1.jpg of Office-31
+            return {file: (folders[0], *folders[2:]) for file, folders in names.items()}
+        return names
 
     def _without_splits(self, names: Names) -> Names:
         option, least = self.options.splits, 2 + self.options.attributes
@@ -278,8 +278,7 @@ class ImageFolder(OwnImages):
             f"environments are the folders of {root}, alone in {self.given}": root != self.given,
             f"the classes {some(self.classes, 4)} are called like environments: folders are "
             "ENVIRONMENT/CLASS/IMAGE, not CLASS/ENVIRONMENT/IMAGE": are_domains == [True, False],
-            f"environments are called like splits ({', '.join(self.environments)}), and splits of one "
-            "data set differ by chance alone": all(map(SPLIT.fullmatch, self.environments)),
+            split_note(self.environments): True,
         }
         for what, names in (("environments", self.environments), ("classes", self.classes)):
             notes[f"{what} {look_alikes(names)}"] = look_alikes(names)

@@ -1,6 +1,7 @@
 """The base of tables, manifests and texts: a file that lists examples, one in each row."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
 SPLITS = ("in", "out")
 SEVERAL = 10
 """More numeric names than this may be meant as numbers."""
+SPLIT = re.compile(
+    r"(?:\d+[-_. ]+|images?[-_ ])?(train|val|test|dev|eval)(ing|id|idation|uation)?"
+    r"([-_ ]?(set|split|data|images))?([-_ ]?\d{4})?",
+    re.IGNORECASE,
+)
+"""The names of folders and environments that mean a split."""
 
 
 class Listed(Dataset):
@@ -169,7 +176,8 @@ class Listed(Dataset):
                 counts[name] = {self.classes[c]: found[c] for c in sorted(found)}
         of_classes = class_notes(counts, self.test_environments)
         others = super().notes
-        return [*of_classes, *self.rows.notes, *said, *self._ungrouped(), *others]
+        of_names = filter(None, [split_note(self.environments)])
+        return [*of_classes, *of_names, *self.rows.notes, *said, *self._ungrouped(), *others]
 
     def _ungrouped(self) -> Iterator[str]:
         for r in () if self.options.group else self.readings:
@@ -306,6 +314,14 @@ class Listed(Dataset):
         values = shown(sorted({*texts}))
         self._roles["split"] = Reading("split", "split", why, values, unusual=bool(lacking))
         return out
+
+
+def split_note(environments: Sequence[str]) -> str:
+    """A sentence if all environments are called like splits; empty otherwise."""
+    if not environments or not all(map(SPLIT.fullmatch, environments)):
+        return ""
+    text = f"environments are called like splits ({', '.join(environments)}), and splits of one data set "
+    return f"{text}differ by chance alone"
 
 
 def one_name(texts: Sequence[str]) -> tuple[list[str], str]:

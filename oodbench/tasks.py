@@ -135,7 +135,11 @@ class Task:
         if self.kind == "binary":
             return logits.sigmoid() - targets.unsqueeze(-1)
         if self.kind == "multiclass":
-            return logits.softmax(-1) - F.one_hot(targets, self.num_outputs).to(logits.dtype)
+            # one_hot cannot be vectorized under a derivative
+            is_class = targets.unsqueeze(-1) == torch.arange(
+                self.num_outputs, device=targets.device
+            )
+            return logits.softmax(-1) - is_class.to(logits.dtype)
         if self.kind == "regression":
             return 2 / self.num_outputs * (logits - targets)
         found: Tensor = grad(lambda z: self.losses(z, targets).sum())(logits)

@@ -27,7 +27,16 @@ from oodbench.results.boards import (
     to_come,
 )
 from oodbench.sweep.file import from_commas
-from oodbench.terminal import DataDir, Plugins, Stale, Workers, commands, counted, terminal
+from oodbench.terminal import (
+    DataDir,
+    Plugins,
+    Stale,
+    StepsPerSecond,
+    Workers,
+    commands,
+    counted,
+    terminal,
+)
 
 app = commands(__doc__, no_args_is_help=True)
 
@@ -124,6 +133,7 @@ def run(
         bool, typer.Option("--plan", help="Train nothing: show the runs, and how long they take.")
     ] = False,
     workers: Workers = None,
+    steps_per_second: StepsPerSecond = None,
     data_dir: DataDir = None,
     stale: Stale = None,
 ) -> None:
@@ -167,7 +177,7 @@ def run(
     if plan:
         made = make_plan(sweep, data_dir)
         show_plan(made, terminal())
-        return show_time(made, data_dir, workers)
+        return show_time(made, data_dir, workers, steps_per_second)
     out = out or Path("results") / (f"{board.name}-{tier}" if tier else board.name)
     among = bool(frozen) and not features and set(chosen) <= set(frozen)
     if among:

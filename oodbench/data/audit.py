@@ -19,6 +19,7 @@ from oodbench.data.tables.audit import (
     MEANINGLESS,
     ROUNDING,
     Array,
+    are_coarse,
     names_of,
     of_columns,
 )
@@ -26,6 +27,8 @@ from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError, counted, some
 from oodbench.notes import Finding
 
+DARKER = 5
+"""Environments whose brightest pictures differ by this factor may differ in the scale of values."""
 CLOSE = 0.15
 """Pictures that look alike differ by at most this share of their contrast."""
 LARGE = 2**28
@@ -82,16 +85,18 @@ def audit(
         if isinstance(dataset, Images) and inputs:
             looks = _alike(dataset, inputs)
             found += _several_classes(dataset, environments, inputs)
-            found += _of_forms(dataset, environments)
+            found += [*_of_forms(dataset, environments), *_of_scales(dataset)]
         units = {n: e.clusters.numpy() for n, e in environments.items() if e.clusters is not None}
         of = {"looks": looks, "inputs": inputs, "groups": units}
+        coarse = bool(inputs) and are_coarse(dataset.columns, environments, ignored)
         tallies = _tallies(dataset, environments, ignored)
         for test, training in ((test, training) for tests, training in roles for test in tests):
             for what, numbers in of.items():
                 both = {n: numbers[n] for n in (test, *training) if n in numbers}
                 used = {n: each[_used(environments[n], n == test)] for n, each in both.items()}
                 if test in used and len(used) > 1:
-                    found += _shared(dataset, test, used.pop(test), used, what)
+                    by_chance = what == "looks" or (what == "inputs" and coarse)
+                    found += _shared(dataset, test, used.pop(test), used, what, by_chance)
             found += _unseen_categories(dataset, test, tallies, training)
             found += _groups_of_one_side(dataset, test, tallies, training)
         found += of_table
@@ -172,6 +177,19 @@ def _of_forms(dataset: Images, environments: Environments) -> Iterator[Finding]:
         yield Finding("a telling form", tuple(environments), {}, sorted(known)[0][0], text)
 
 
+def _of_scales(dataset: Images) -> Iterator[Finding]:
+    """A finding if the pictures of some environment are all much darker than those of others."""
+    tiny = {
+        name: [look.tiny for look in looks if look.tiny] for name, looks in dataset.survey.items()
+    }
+    most = {n: max(bytes.fromhex("".join(each))) for n, each in tiny.items() if len(each) >= FEW}
+    low, high = (pick(most, key=lambda name: most[name], default="") for pick in (min, max))
+    if most and DARKER * most[low] <= most[high]:
+        text = f"no picture of '{low}' is brighter than {most[low]} of 255, and those of '{high}' reach "
+        text += f"{most[high]}: their values may be of another scale"
+        yield Finding("another scale", (low, high), most, "", text)
+
+
 def _alike(dataset: Images, numbers: Mapping[str, Array]) -> dict[str, Array]:
     """The `numbers`, made equal for pictures that look alike; empty if no pictures do.
 
@@ -240,11 +258,16 @@ def neighbours(pixels: Array, radius: float) -> Array:
 
 
 def _shared(
-    dataset: Dataset, test: str, tested: Array, trained: Mapping[str, Array], of: str
+    dataset: Dataset,
+    test: str,
+    tested: Array,
+    trained: Mapping[str, Array],
+    of: str,
+    may_be_chance: bool,
 ) -> Iterator[Finding]:
     whole = np.concatenate([*trained.values()])
     units, count = np.intersect1d(tested, whole), int(np.isin(tested, whole).sum())
-    is_chance = (of == "looks" or dataset.columns is not None) and _is_chance(tested, whole)
+    is_chance = may_be_chance and _is_chance(tested, whole)
     if not count or (of == "looks" and is_chance):
         return
     where = [name for name, there in trained.items() if np.isin(tested, there).any()]
@@ -263,6 +286,7 @@ def _shared(
         text += f" are of {counted(len(units), 'group')}{f' (such as {example!r})' * bool(example)}"
         text += f" that are also in {listed}"
         if dataset.separates_clusters:
+            counts["left"] = left
             text += f": {left} of {len(whole)} examples are left to train on"
         elif hasattr(dataset.options, "group_across"):
             text += ": `group_across: drop` leaves them out of training"

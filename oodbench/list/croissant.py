@@ -67,12 +67,18 @@ def croissant(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
         "license": metadata.licence,
         "version": __version__,
         "keywords": ["out-of-distribution generalization", metadata.family, metadata.shift],
+        "url": _page(metadata.paper),
         **_published(metadata.paper),
         "distribution": [_file(path, md5) for path, md5 in metadata.checksums.items()],
         "recordSet": [*_record_sets(name, about)],
         **_responsible(about),
     }
     return {key: value for key, value in fields.items() if value not in ([], "")}
+
+
+def _page(paper: str) -> str:
+    found = re.search(r"arXiv:(\S+\d)", paper)
+    return f"https://arxiv.org/abs/{found[1]}" if found else ""
 
 
 def _published(paper: str) -> dict[str, Any]:

@@ -101,24 +101,24 @@ def plan(
         typer.echo(as_json(made))
         return
     show_plan(made, terminal())
-    if not made.runs:
-        return
-    if steps_per_second is None:
-        show_time(made, data_dir, workers)
-    else:
-        steps = sum(spec.steps for spec in made.runs.values())
+    if made.runs:
+        show_time(made, data_dir, workers, steps_per_second)
+
+
+def show_time(
+    plan: Plan, data_dir: Path | None, workers: int | None, steps_per_second: float | None
+) -> None:
+    """Print how long the runs of a plan take, by a speed or else by a few measured steps of each row.
+
+    Raises UserError for rows whose first steps fail.
+    """
+    if steps_per_second is not None:
+        steps = sum(spec.steps for spec in plan.runs.values())
         seconds = steps / steps_per_second
         text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"
         if workers is not None:
             text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
-        terminal().say(f"{text}; evaluations come on top of it.")
-
-
-def show_time(plan: Plan, data_dir: Path | None, workers: int | None) -> None:
-    """Print how long the runs of a plan take, by a few measured steps of each row.
-
-    Raises UserError for rows whose first steps fail.
-    """
+        return terminal().say(f"{text}; evaluations come on top of it.")
     from oodbench.sweep.estimate import TOTAL, forecast
     from oodbench.sweep.launchers.progress import progress
     from oodbench.sweep.launchers.slurm import SlurmResources, described, packed

@@ -292,6 +292,12 @@ def _possible(
                     f"{first.dataset_name}: environment '{empty[0]}' has no example to train on: {why}"
                     "hold it out, too, or leave it out of the data"
                 )
+            for found in data.findings:
+                if (
+                    found.counts.get("left") == 0
+                    and found.environments[0] in held_out.test_environments
+                ):
+                    raise UserError(f"{first.dataset_name}: {found.sentence}")
         rows += cell.runs
     return rows, impossible
 

@@ -79,7 +79,7 @@ def load_data(spec: RunSpec, settings: TrainSettings, *, changed: bool = True) -
     If a dataset marks examples of an environment as `unseen`, a held-out environment has only these, and
     other environments have only the rest. If a dataset separates clusters, training examples that share a
     cluster with a held-out environment are left out. Unless `changed` is false, `Dataset.fit` is applied to
-    all inputs. All environments but the test environments have the run's noise, see `oodbench.data.noise`.
+    all inputs. Training and validation environments have the run's noise, see `oodbench.data.noise`.
     Splits leave out examples without a known label. Raises UserError for data that do not suit their task.
     """
     options = json.dumps(spec.options, sort_keys=True)
@@ -92,7 +92,8 @@ def load_data(spec: RunSpec, settings: TrainSettings, *, changed: bool = True) -
         or data.dataset.standardises_targets
     )
     kept = tuple(sorted(spec.held_out)) if depends or spec.noise else ()
-    clean = tuple(sorted(spec.test_environments)) if spec.noise else ()
+    evaluated = {*data.dataset.evaluation_environments} - {*spec.validation_environments}
+    clean = tuple(sorted({*spec.test_environments, *evaluated})) if spec.noise else ()
     return _prepared(source, kept, changed, json.dumps(spec.noise), clean)
 
 

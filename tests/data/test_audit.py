@@ -1,6 +1,7 @@
 """Tests of oodbench.data.audit."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -567,3 +568,71 @@ def test_neighbours_are_those_of_all_pairs_in_all_ways() -> None:
     radius = float(np.quantile(apart[~np.eye(200, dtype=bool)], 0.01))
     found = {(min(i, j), max(i, j)) for i, j in neighbours(pixels, radius).tolist()}
     assert found == {(i, j) for i, j in np.argwhere(apart <= radius).tolist() if i < j}
+
+
+def with_gap_code(data: pd.DataFrame) -> pd.DataFrame:
+    level = np.random.default_rng(1).normal(240, 40, len(data)).round()
+    return data.assign(level=np.where(data["environment"] == "C", 0.0, level))
+
+
+def of_patients(data: pd.DataFrame) -> pd.DataFrame:
+    return data.assign(id=1000 + 37 * (np.arange(len(data)) % 40))
+
+
+def resampled(data: pd.DataFrame) -> pd.DataFrame:
+    plain = data.drop(columns="environment").sample(3 * len(data), replace=True, random_state=0)
+    return plain.assign(environment=np.random.default_rng(0).choice([*"ABC"], len(plain)))
+
+
+def of_codes(data: pd.DataFrame) -> pd.DataFrame:
+    code = np.random.default_rng(2).integers(40, size=len(data))
+    names = [f"q{chr(97 + n % 26)}{chr(97 + n // 26)}" for n in code]
+    return data.assign(code=names, target=np.where(code % 2, "yes", "no"))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        (with_gap_code, "a constant column", "'level' is 0 in every row of 'C', and from 1"),
+        (
+            of_patients,
+            "an identifier",
+            "40 of its 40 values are in several environments: `group` w",
+        ),
+        (resampled, "copies", "share the inputs of examples of 'A', 'B': copies of training"),
+        (of_codes, "a telling column", "'code' alone tells the target (100 % of the classes)"),
+    ],
+)
+def test_what_changes_numbers_in_silence_is_found(
+    change: Callable[[pd.DataFrame], pd.DataFrame], kind: str, said: str, tmp_path: Path
+) -> None:
+    (first, *_) = found(tmp_path, change(frame()))[kind]
+    assert said in first.sentence
+
+
+def test_a_real_target_that_is_constant_in_an_environment_is_found(tmp_path: Path) -> None:
+    data = with_gap_code(frame()).drop(columns="target").rename(columns={"level": "target"})
+    (finding,) = found(tmp_path, data, kind="real")["a constant column"]
+    assert finding.environments == ("C",)
+
+
+def test_pictures_of_another_scale_are_found(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for name, scale in (("A", 1), ("B", 1), ("C", 16)):
+        for label in ("cat", "dog"):
+            (folder := tmp_path / name / label).mkdir(parents=True)
+            for i in range(8):
+                pixels = draw.integers(256, size=(4, 4, 3)) // scale
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{name}{label}{i}.png")
+    dataset = make("ImageFolder", {"root": str(tmp_path)})
+    (finding,) = [f for f in audit_of(dataset, inspect(dataset)) if f.kind == "another scale"]
+    assert finding.environments[0] == "C"
+
+
+def test_a_plan_refuses_to_drop_every_training_example(tmp_path: Path) -> None:
+    data = frame().assign(person=np.arange(3 * SIZE) % SIZE)
+    data.to_csv(tmp_path / "t.csv", index=False)
+    entry = {"name": "Table", "file": "t.csv", "group": "person", "group_across": "drop"}
+    sweep = validate({"name": "s", "datasets": [entry], "algorithms": ["ERM"], "steps": 1}, "s")
+    with pytest.raises(UserError, match="0 of 180 examples are left to train on"):
+        make_plan(sweep, tmp_path)

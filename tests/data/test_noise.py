@@ -61,6 +61,16 @@ def test_trials_draw_other_labels_and_test_environments_are_clean() -> None:
     assert any(not torch.equal(first_trial[name], second[name]) for name in TRAINED)
 
 
+def test_environments_that_are_only_evaluated_on_are_clean() -> None:
+    made = make("LinearUnitTests", {}, None)
+    about: dict[str, Any] = {"trial": 0, "noise": checked(made, {"target_noise": 0.4})}
+    about |= {"test_environments": ("E0-test",), "validation_environments": ("E0-validation",)}
+    noisy_ = load_data(spec_of_data("LinearUnitTests", **about), SETTINGS).environments
+    clean = load_data(spec_of_data("LinearUnitTests", **about | {"noise": None}), SETTINGS)
+    same = [n for n, e in clean.environments.items() if torch.equal(e.y, noisy_[n].y)]
+    assert {*same} == {*made.evaluation_environments} - {"E0-validation"}
+
+
 def test_pairs_change_one_class_into_another_alone() -> None:
     data, clean = loaded({"amount": 1, "pairs": {"3": "8"}}), loaded(0)
     for name in TRAINED:

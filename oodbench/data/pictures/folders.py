@@ -294,7 +294,7 @@ class OwnImages(Images):
         """The side of the inputs in pixels; 0: the median of some files' longer sides, at most 224."""
         white: float = hparam(0.0, low=0.0, neutral=0.0)
         """The value that is white in pictures of deep grey (16 bits and more, floats); 0: the first of
-        1, 255, 1023, 4095, 16383, 65535, ... that no picture of the environment exceeds."""
+        1, 255, 1023, 4095, 16383, 65535, ... that no picture of the environment exceeds by over 1 %."""
 
     @cached_property
     def size(self) -> int:

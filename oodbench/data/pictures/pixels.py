@@ -147,7 +147,7 @@ def decoded(
 def rgb(image: Image.Image, white: White | None = None) -> Image.Image:
     """An image converted to RGB: transparent pixels are blended with white, deep greys scaled to bytes.
 
-    `white` is by default the first of `WHITES` that no value of the image exceeds. Raises ValueError for a
+    `white` is by default `white_of` the largest value. Raises ValueError for a
     mode that cannot be converted, and for deep greys below 0 or not finite.
     """
     if image.mode in DEEP:
@@ -175,8 +175,11 @@ def largest(image: Image.Image) -> float:
 
 
 def white_of(value: float) -> float:
-    """The value that counts as white in a deep grey with the largest value `value`."""
-    return next((white for white in WHITES if value <= white), value)
+    """The value that counts as white in a deep grey with the largest value `value`.
+
+    Resampling may overshoot white by 1 %.
+    """
+    return next((white for white in WHITES if value <= 1.01 * white), value)
 
 
 TINY = 4

@@ -1,7 +1,7 @@
 """Audits of a table's columns: identifiers, leaks of the target, other units, what one side lacks."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,7 +35,9 @@ COUNTED = re.compile(r"(.*\D)\d{3,}")
 """A text that may be the number of a person or a thing, such as P0012."""
 UNIT = r"patient|subject|participant|person|customer|client|user|case|sample"
 NAMED = re.compile(
-    rf"({UNIT})([\W_]?(id|no|nr|number))?|(.*[\W_])?(uu?id|mrn)|.*[\W_]id", re.IGNORECASE
+    rf"({UNIT})([\W_]?(id|no|nr|number))?|(.*[\W_])?(uu?id|mrn|id)|(subj|pt|p|r)id|id[\W_]?(no|nr|num)"
+    r"|(?-i:[a-z]+I[dD])",
+    re.IGNORECASE,
 )
 """The name of a column that may hold identifiers."""
 TIMES = re.compile(r"(.*[\W_])?(unix|epoch|date|time|datetime|timestamp)([\W_].*)?", re.IGNORECASE)
@@ -98,18 +100,47 @@ def of_columns(
         if why := _identifier(name, values, of, columns.categories.get(name)):
             distinct = len(np.unique(values))
             text = f"'{name}' looks like an identifier ({why}{rows.said}): `features` leaves it out"
-            if 2 * distinct <= len(values):
+            if len(shared := in_several(np.split(values, np.flatnonzero(np.diff(of)) + 1))):
+                text += (
+                    f", and {len(shared)} of its {distinct:,} values are in several environments: "
+                )
+                text += "`group` with `group_across: drop` keeps equal ones out of training"
+            elif 2 * distinct <= len(values):
                 text += ", and `group` keeps its equal values on one side of a split"
             yield Finding("an identifier", (*parts,), {name: distinct}, name, text)
         if len(own := _constant(values, of, len(parts))):
             constant[name] = own
+        elif name in columns.numbers:
+            yield from _stuck(name, values, of, [*parts])
         if name in columns.numbers:
             yield from _units(name, values, of, [*parts])
     yield from _repeat_environment(rows, constant)
     if rows.y.shape[1] == 1:
         yield from _telling(rows, task)
         if not task.has_classes:
+            yield from _stuck("target", rows.y[:, 0], rows.environment, [*parts])
             yield from _units("target", rows.y[:, 0], rows.environment, [*parts])
+
+
+def are_coarse(
+    columns: Columns | None, environments: Mapping[str, Environment], ignored: Collection[str]
+) -> bool:
+    """Whether rows of a table may be equal by chance, judged by the two columns with the most values.
+
+    Their pairs then are too few to tell most of the distinct rows apart, or are most of all pairs that
+    their values can make. The columns `ignored` do not count.
+    """
+    parts = {name: e for name, e in environments.items() if len(e.y)}
+    if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
+        return False
+    rows = _sampled(columns, parts, ())
+    kept = [i for i, name in enumerate(rows.names) if name not in ignored]
+    kept = kept or [*range(len(rows.names))]
+    distinct = np.unique(rows.x[:, kept], axis=0)
+    sizes = np.array([len(np.unique(column)) for column in distinct.T])
+    finest = np.argsort(sizes)[-2:]
+    pairs = len(np.unique(distinct[:, finest], axis=0))
+    return 2 * pairs < len(distinct) or 2 * pairs > int(sizes[finest].prod())
 
 
 def _sampled(columns: Columns, parts: Mapping[str, Environment], training: Sequence[str]) -> Rows:
@@ -144,6 +175,25 @@ def _constant(values: Array, environment: Array, count: int) -> Array:
     own = np.array([np.median(each) for each in parts])
     shares = [(each == value).mean() for each, value in zip(parts, own, strict=True)]
     return own if min(shares) >= 0.98 and np.ptp(own) > 0 else values[:0]
+
+
+def in_several(parts: Sequence[Array]) -> Array:
+    """The values that occur in more than one of some arrays."""
+    values, counts = np.unique(np.concatenate([*map(np.unique, parts)]), return_counts=True)
+    return np.asarray(values[counts > 1])
+
+
+def _stuck(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
+    """Findings on environments in which a number is always the same, and far from those of others."""
+    for i in np.unique(environment):
+        here, others = values[environment == i], values[environment != i]
+        if len(here) < FEW or np.ptp(here) > 0 or len(np.unique(others)) < MANY:
+            continue
+        low, high = others.min(), others.max()
+        if max(low - here[0], here[0] - high) > others.std():
+            text = f"'{name}' is {here[0]:g} in every row of '{names[i]}', and from {low:g} to {high:g} "
+            text += "elsewhere: it may stand for a gap there"
+            yield Finding("a constant column", (names[i],), {}, name, text)
 
 
 def _repeat_environment(rows: Rows, constant: Mapping[str, Array]) -> Iterator[Finding]:
@@ -203,7 +253,7 @@ def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
         values, target = rows.x[used, i], y[used]
         if task.kind == "multiclass" and (mark := _marked(values, target)) >= 0:
             marks.setdefault(mark, name)
-        if score := _score(values, target, is_class):
+        if score := _score(values, target, is_class, name in rows.columns.categories):
             share = f"{100 * score:.4g} % of {'the classes' if is_class else 'its variance'}{said}"
             text = f"'{name}' alone tells the target ({share}): `features` leaves out what is made from it"
             counts = {"rows": len(values), "score": score}
@@ -244,17 +294,17 @@ def _marked(values: Array, target: Array) -> int:
     return -1
 
 
-def _score(values: Array, target: Array, is_class: bool) -> float:
+def _score(values: Array, target: Array, is_class: bool, is_category: bool = False) -> float:
     """The accuracy or R² of the best prediction from a column; 0 below 0.99, or if a constant is as good.
 
     The estimate compares the targets of neighbours in the order of the column, or those of equal values if
-    there are few values.
+    there are few values, or categories of which most rows have an equal one.
     """
     if len(values) < MANY or np.ptp(values) == 0 or np.ptp(target) == 0:
         return 0.0
     order = np.lexsort((np.random.default_rng(0).permutation(len(values)), values))
     steps, ties = np.diff(target[order]), np.diff(values[order]) == 0
-    if FEW * (len(ties) - ties.sum()) < len(values):
+    if (2 if is_category else FEW) * (len(ties) - ties.sum()) < len(values):
         steps = steps[ties]
     if not is_class:
         # neighbours differ if rows are few; a line or the ranks may still predict the target

@@ -10,6 +10,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -64,6 +65,16 @@ USUAL = ("target", "environment")
 """Options whose default is the column of the same name."""
 
 
+@contextmanager
+def _of_any_length() -> Iterator[None]:
+    """Let Python's reader of CSV take cells of more than its 131,072 characters meanwhile."""
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
 class Cells:
     """The cells of a table as texts, without white space around them.
 
@@ -109,6 +120,7 @@ class Cells:
         self.is_text = True
         return self._read_csv(text, found, separator)
 
+    @_of_any_length()
     def _read_csv(self, text: str, encoding: str, separator: str) -> Read:
         if excel := re.match(r"sep=(.)\r?(?=\n)", text):  # Excel's own header line
             text, separator = text[excel.end() :], separator or excel[1]
@@ -132,6 +144,7 @@ class Cells:
         if above:
             notes.append(f"lines 1 to {above} stand above the header and are left out")
 
+        @_of_any_length()
         def place(row: int) -> str:
             line, _ = next(islice(_rows(text, self.separator, self.path), row + 1, None))
             return f"line {line}"
@@ -231,8 +244,19 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
         line = 1 + text.count("\n", 0, text.index("\0"))
         raise UserError(f"{path} is not a text file: line {line} holds a zero byte; {hint}")
     if tried == "cp1252" and not encoding:
-        tried += f" (line {1 + data.count(10, 0, failed.start)} is not UTF-8)"
+        line = 1 + data.count(10, 0, failed.start)
+        if other := next((n for n, each in enumerate(data.splitlines(), 1) if _is_utf8(each)), 0):
+            raise UserError(
+                f"{path} mixes encodings: line {other} is UTF-8, line {line} is not; save it in one, or "
+                "set the option `encoding`"
+            )
+        tried += f" (line {line} is not UTF-8)"
     return text.removeprefix("\ufeff"), tried
+
+
+def _is_utf8(line: bytes) -> bool:
+    """Whether a line is UTF-8 and not ASCII; other encodings hardly ever are."""
+    return not line.isascii() and line.decode(errors="ignore").encode() == line
 
 
 def _with_all_names(text: str, separator: str) -> str:

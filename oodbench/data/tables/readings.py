@@ -65,6 +65,8 @@ CODE = re.compile(
     r"-?(([6-9])\2+(\.9+)?|9{1,3}[6-9]|3276[78]|214748364[78])|0|-[1789]|6553[45]|429496729[56]"
 )
 """A number that may stand for a gap: 77, -999, 9998, -9, the ends of the integers of a computer."""
+REPEATED = 10
+"""A value that stands for a gap occurs at least so often, unless it looks like a code."""
 HUGE = 9e19
 """Larger numbers stand for a gap, such as NetCDF's 9.97e36 and the 1e20 of climate models."""
 LONG = r"^[+-]?\d{16,}$"
@@ -146,13 +148,13 @@ class Reader:
         filled, unit, form = cells, "", POINT
         if values is None:
             filled = _filled(cells)
-            form = self._form_of(filled)
-            if form is None:
+            found = self._form_of(filled)
+            if found is None:
                 filled, unit = _without_unit(filled)
-                form = self._form_of(filled) if unit else None
-            if form is None:
+                found = self._form_of(filled) if unit else None
+            if found is None:
                 return None
-            values = form.numbers(filled)
+            form, values = found, found.numbers(filled)
         takes_commas = self.forms[0] is COMMA and COMMA.fits(filled)
         self._written[name] = COMMA if takes_commas else form, unit
         if np.isinf(values).any():
@@ -267,15 +269,19 @@ class Reader:
         return pc.all(pc.match_substring_regex(pc.drop_null(_filled(cells)), DATE)).as_py() is True
 
     def _found_decimal(self) -> str:
-        thousands = FORMS["."][1]
+        thousands, of_commas = FORMS["."][1], (*FORMS[","], SPACED[","])
+        found = "."
         for cells in self.table.texts_of_columns:
-            if not pc.any(pc.match_substring(cells, ",")).as_py():
+            if not pc.any(pc.match_substring_regex(cells, "[.,]")).as_py():
                 continue
             filled = _filled(cells)
-            if any(form.fits(filled) for form in (*FORMS[","], SPACED[","])):
-                if self.table.separator == ";" or not thousands.fits(filled):
-                    return ","
-        return "."
+            if not any(form.fits(filled) for form in of_commas):
+                if self.table.separator != ";" and POINT.fits(filled):
+                    return "."  # a comma in another column is that of answers such as "1,3"
+            elif self.table.separator == ";" or not thousands.fits(filled):
+                if pc.any(pc.match_substring(cells, ",")).as_py():
+                    found = ","
+        return found
 
 
 def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
@@ -389,16 +395,20 @@ def _doubts(given: pa.Array, separator: str) -> list[str]:
 
 
 def _far_codes(filled: Numbers) -> list[str]:
-    if not (_is_code(filled.min()) or _is_code(filled.max())):
+    ends = filled.min(), filled.max()
+    if not any(_is_code(end) or (filled == end).sum() >= REPEATED for end in ends):
         return []
-    values = np.unique(filled)
+    values, counts = np.unique(filled, return_counts=True)
     may_be = np.full(len(values), False)
     for i in {*range(len(values))[:4], *range(len(values))[-4:]}:
         may_be[i] = _is_code(values[i])
+    most = int(counts.argmax())
+    if most in (0, len(values) - 1) and counts[most] >= REPEATED and len(values) > 2 * REPEATED:
+        may_be[most] = True
     others = values[~may_be]
     if not len(others):
         return []
-    if len(others) < 10:  # 0 and -1 are usual numbers beside a few others
+    if len(others) < REPEATED:  # 0 and -1 are usual numbers beside a few others
         may_be &= ~np.isin(values, (0, -1))
     apart = np.maximum(others.min() - values, values - others.max())
     far = [f"{v:g}" for v in values[may_be & (apart > np.ptp(others))]]

@@ -66,15 +66,20 @@ def table_files(path: Path) -> list[Path]:
             return [path / f["filename"] for f in json.loads(state.read_text())["_data_files"]]
         except (OSError, ValueError, KeyError, TypeError):
             raise UserError(f"{path} is not a folder that `Dataset.save_to_disk` wrote") from None
-    files = sorted([*path.glob("*.parquet"), *path.glob("data/*.parquet")])
-    files = files or sorted(
-        f for f in path.rglob("*.parquet") if PARTITION.fullmatch(f.parent.name)
+    files = _shown(path, [*path.glob("*.parquet"), *path.glob("data/*.parquet")])
+    files = files or _shown(
+        path, (f for f in path.rglob("*.parquet") if PARTITION.fullmatch(f.parent.name))
     )
     files = files or sorted(path.parent.glob(f"{glob.escape(path.name)}-*-of-*.parquet"))
     if not files:
         raise _no_table(path)
     check_shards(files)
     return files
+
+
+def _shown(folder: Path, files: Iterable[Path]) -> list[Path]:
+    """The sorted files that programs read: names that begin with . or _ are of copies and parts of jobs."""
+    return sorted(f for f in files if not re.search(r"(^|[/\\])[._]", str(f.relative_to(folder))))
 
 
 def _no_table(path: Path) -> UserError:
@@ -135,6 +140,9 @@ def _read(file: Path) -> pa.Table:
         if is_label and name in table.column_names and pa.types.is_integer(table[name].type):
             numbers = table[name].combine_chunks()
             numbers = pc.if_else(pc.less(numbers, 0), None, numbers)  # -1 is an unknown label
+            if len(numbers) and (pc.max(numbers).as_py() or 0) >= len(feature["names"]):
+                known = f"its {len(feature['names'])} classes are numbered from 0"
+                raise ValueError(f"'{name}' has the label {pc.max(numbers).as_py()}, and {known}")
             column = pc.take(pa.array(feature["names"], pa.string()), numbers)
             table = table.set_column(table.column_names.index(name), name, column)
     return table
@@ -168,6 +176,10 @@ def _partitioned(table: pa.Table, folders: Sequence[str]) -> pa.Table:
         text = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
         if name not in table.column_names:
             table = table.append_column(name, pa.array([text] * len(table), pa.string()))
+        elif other := {*map(str, pc.unique(table[name].cast(pa.string())).to_pylist())} - {
+            str(text)
+        }:
+            raise ValueError(f"a file in {name}={text} has {min(other)} in its own column '{name}'")
     return table
 
 

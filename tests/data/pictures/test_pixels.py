@@ -123,7 +123,7 @@ def scans(folder: Path, change: Callable[[np.ndarray], np.ndarray], suffix: str 
     ("change", "white"),
     [
         (lambda grey: grey.astype(np.uint16) * 16, 4095),
-        (lambda grey: grey.astype(np.float32) / 255, 1),
+        (lambda grey: grey.astype(np.float32) / 255 * 1.0002, 1),
         (lambda grey: grey.astype(np.int32) * 1000, 2**18 - 1),
     ],
 )

@@ -1,4 +1,5 @@
 import bz2
+import csv
 import gzip
 import json
 import lzma
@@ -125,8 +126,11 @@ def test_what_programs_add_is_taken_off(
 
 
 def test_one_byte_that_is_not_utf_8_has_a_line(tmp_path: Path) -> None:
-    (tmp_path / "f.csv").write_bytes("a,b\nKöln,1\n".encode() + b"K\xf6ln,2\n")
+    (tmp_path / "f.csv").write_bytes(b"a,b\nBonn,1\nK\xf6ln,2\n")
     assert "cp1252 (line 3 is not UTF-8)" in Cells(tmp_path / "f.csv").notes[0]
+    (tmp_path / "f.csv").write_bytes(b"a,b\nK\xf6ln,2\n" + "Köln,1\n".encode())
+    with pytest.raises(UserError, match="line 3 is UTF-8, line 2 is not"):  # two names of one town
+        Cells(tmp_path / "f.csv")
     (tmp_path / "f.csv").write_text("a,b\n大阪,1\n", "shift_jis")
     with pytest.raises(UserError, match=r"not a text in UTF-8 or cp1252.* option `encoding` names"):
         Cells(tmp_path / "f.csv")
@@ -272,3 +276,30 @@ def test_mistakes_have_a_line(tmp_path: Path, name: str, text: str, message: str
     with pytest.raises(UserError, match=message) as caught:
         read(tmp_path / name, text).texts("b")
     assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_cell_may_be_longer_than_pythons_reader_allows_by_default(tmp_path: Path) -> None:
+    limit, long = csv.field_size_limit(), "word " * 30_000
+    (tmp_path / "f.csv").write_text(f"text,b\n{long},1\n")
+    cells = Cells(tmp_path / "f.csv")
+    assert cells.texts("text") == [long.strip()] and cells.place(0).endswith("line 2")
+    assert csv.field_size_limit() == limit
+
+
+def test_hidden_files_of_a_partitioned_folder_are_not_read(tmp_path: Path) -> None:
+    table = pa.table({"x": [1, 2]})
+    for name in ("env=A/p", "env=A/.p", "_temporary/env=A/p", "env=B/p"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    assert Cells(tmp_path).texts("env") == ["A", "A", "B", "B"]
+    pq.write_table(table.append_column("env", pa.array(["A", "C"])), tmp_path / "env=A/p.parquet")
+    with pytest.raises(UserError, match="a file in env=A has C in its own column 'env'"):
+        Cells(tmp_path)
+
+
+def test_a_label_beyond_the_names_of_the_classes_is_named(tmp_path: Path) -> None:
+    names = {"info": {"features": {"y": {"_type": "ClassLabel", "names": ["a", "b"]}}}}
+    schema = pa.schema([("y", pa.int64())], {"huggingface": json.dumps(names)})
+    pq.write_table(pa.table({"y": [1, 2]}, schema=schema), tmp_path / "f.parquet")
+    with pytest.raises(UserError, match="'y' has the label 2, and its 2 classes are numbered from"):
+        Cells(tmp_path / "f.parquet")

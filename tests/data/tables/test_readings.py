@@ -198,6 +198,7 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
         ("c", ["12 kg", "900 g"], "numbers in g, kg"),
         ("c", ["N/A", "", "red"], "'' and 'N/A' count as different"),
         ("c", [f"{i}:30" for i in range(12)], "12 texts such as 0:30 count as words"),
+        ("c", [*[-200] * 10, *(i / 9 for i in range(30))], "-200 is far from all others"),
         ("c", ["1.5", "2.5", "-999"], "-999 is far from all others"),
         ("c", ["0", *(f"{90 + i}.5" for i in range(12))], "0 is far from all others"),
         ("c", ["1.5", "2.5", "-999", "-888"], "-999, -888 are far from all others"),
@@ -376,3 +377,15 @@ def test_what_is_trained_on_is_what_pandas_reads(
         assert [values[int(place)] for place in x[:, i]] == wanted
     inputs = {r.column for r in dataset.readings if r.kind in ("number", "category")}
     assert inputs == {*columns.numbers, *columns.categories}
+
+
+def test_answers_with_a_comma_do_not_change_the_decimals_of_other_columns(tmp_path: Path) -> None:
+    columns = {"a": ["4.123", "5.678"], "b": ["51.26", "7.5"], "answers": ["1,3", "2,3"]}
+    dataset: Any = table(tmp_path, frame(**columns))
+    values = np.asarray(dataset.x)[:, dataset.columns.numbers.index("a")]
+    assert values.max() < 6
+
+
+def test_environments_that_are_called_like_splits_are_said(tmp_path: Path) -> None:
+    notes = table(tmp_path, frame(environment=["train", "test"])).notes
+    assert any("called like splits (test, train)" in note for note in notes)

@@ -170,6 +170,10 @@ def test_an_archives_own_level_is_found(tmp_path: Path) -> None:
     assert "alone in" in said(found)
     draw(tmp_path / "one/a", ("cat", "dog"), ("monday",))
     assert folder(tmp_path / "one", splits="").classes == ("cat", "dog")
+    draw(tmp_path / "office", ("amazon/images", "dslr/images"), ("mug", "pen"))
+    office = folder(tmp_path / "office")
+    assert office.environments == ("amazon", "dslr") and office.classes == ("mug", "pen")
+    assert sizes(office) == {"amazon": 8, "dslr": 8}
     styles = ("art_painting", "cartoon", "photo", "sketch")
     draw(tmp_path / "PACS/kfold", styles, [f"c{i}" for i in range(7)], count=1)
     (tmp_path / "PACS/kfold/photo/raw").mkdir()

@@ -47,6 +47,13 @@ def test_who_is_trained_alone(changes: dict[str, Any], reason: str | None) -> No
     assert found is None if reason is None else found is not None and reason in found
 
 
+@pytest.mark.parametrize("name", ["CMA", "HGP", "Hutchinson"])
+def test_derivatives_of_the_head_are_vectorized_for_many_classes(name: str) -> None:
+    several = bundle(datasets=[DIGITS], algorithms=[name])
+    program = VectorizedProgram([Run(spec, TrainSettings()) for spec in several])
+    assert program.run_steps(2) == [None] * len(several)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("dataset", [{"name": "Spirals"}, DIGITS])
 def test_it_is_told_of_every_method_and_changes_nothing(dataset: dict[str, Any]) -> None:
