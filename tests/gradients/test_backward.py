@@ -14,7 +14,6 @@ from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
-    network_step,
     tiny_algorithm,
     tiny_batch,
     tiny_problem,
@@ -395,16 +394,6 @@ def test_evaluation_mode_uses_the_running_statistics() -> None:
     algorithm.network(batch.x[0])
     algorithm.eval()
     check(algorithm, batch, "environment")
-
-
-def test_at_tau_zero_the_meanings_that_flow_through_the_batch_are_erm() -> None:
-    """In a network with batch normalisation, where the other two are not."""
-    batch = tiny_batch(TASKS["multiclass"], 1, 3, 4)
-    erm = network_step(made(NORMALISED["dense"], Algorithm, **PLAIN), batch, 0)
-    for meaning in ("environment", "rows", "pooled", "coupled"):
-        values = {**PLAIN, "tau": 0.0, "batch_norm": meaning}
-        found = network_step(made(NORMALISED["dense"], ANDMASK, **values), batch, 0)
-        assert torch.allclose(found, erm, rtol=1e-9, atol=1e-12) == (meaning in ("rows", "coupled"))
 
 
 @pytest.mark.parametrize(("name", "shape"), [("ConvNet", (2, 6, 6)), ("FastResNet", (3, 8, 8))])

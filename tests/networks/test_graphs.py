@@ -62,12 +62,6 @@ def test_features_are_those_of_the_formula() -> None:
     assert net(molecule(graph(4, 3), 8)[None]).shape == (1, 2)
 
 
-def test_rows_of_a_molecule() -> None:
-    rows = molecule(graph(3, 0), 8)
-    assert rows.shape == (8, ROW) and rows.dtype == torch.int16
-    assert (rows[:3, :9] >= 0).all() and (rows[3:, :9] == -1).all()
-    bonds = rows[:, 9:].reshape(24, 5)
-    assert bonds[:6, :2].tolist() == [[0, 1], [1, 2], [2, 0], [1, 0], [2, 1], [0, 2]]
-    assert (bonds[6:] == -1).all()
+def test_a_molecule_of_too_many_atoms_is_told() -> None:
     with pytest.raises(UserError, match="a molecule of 9 atoms needs the option size=9"):
         molecule(graph(9, 0), 8)

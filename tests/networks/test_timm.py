@@ -158,7 +158,6 @@ def test_files_that_are_no_weights_cost_one_sentence_in_the_plan(tmp_path: Path)
     (tmp_path / "text.safetensors").write_text("hello")
     Malice.folder = tmp_path / "executed"
     torch.save({"conv1.weight": Malice()}, tmp_path / "evil.pth")
-    torch.save({"epoch": 3}, tmp_path / "epoch.pth")
 
     def refused(message: str, **hparams: Any) -> None:
         with pytest.raises(UserError, match=message) as error:
@@ -168,7 +167,6 @@ def test_files_that_are_no_weights_cost_one_sentence_in_the_plan(tmp_path: Path)
     for name in ("cut.safetensors", "cut.pth", "text.safetensors", "evil.pth"):
         refused(f"{name} is not a file of weights", weights=str(tmp_path / name))
     assert not Malice.folder.exists()
-    refused("epoch.pth does not hold a state_dict", weights=str(tmp_path / "epoch.pth"))
     refused("other.pth do not .* timm's resnet10t", weights=str(tmp_path / "other.pth"))
     refused("there is no file .*nowhere.pth", weights="nowhere.pth")
     refused("unknown model 'resnet10x'.*did you mean resnet10t", model="resnet10x")

@@ -20,7 +20,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.train import execute as module
-from oodbench.train.execute import Heartbeats, execute, execute_bundle
+from oodbench.train.execute import execute, execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
@@ -58,18 +58,37 @@ def vectorized(results: Directory) -> list[bool]:
     return [info.provenance["vectorized"] for info in infos if info is not None]
 
 
-def test_each_run_is_locked_until_its_own_end(tmp_path: Path) -> None:
+def beats_of(directory: RunDirectory, count: int) -> list[float]:
+    """The times of so many different heartbeats, as soon as they are there."""
+    found: list[float] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        beat = directory.heartbeat()
+        if beat is not None and beat.time not in found:
+            found.append(beat.time)
+        time.sleep(0.005)
+    return found
+
+
+def test_each_run_is_locked_and_beats_until_its_own_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.01)
     results, specs = prepared(tmp_path)
     specs = [replace(spec, steps=10 * (1 + k)) for k, spec in enumerate(specs)]
     ended: list[str] = []
 
     def check(run_id: str, state: str, message: str) -> None:
         ended.append(run_id)
+        for left in map(results.run, [spec.id for spec in specs][len(ended) :]):
+            beat = left.heartbeat() if len(beats_of(left, 3)) == 3 else None
+            assert beat is not None and beat.step == 10 * len(ended)
         free = []
         for spec in specs:
             with suppress(Timeout), results.run(spec.id).lock():
                 free.append(spec.id)
-        assert free == ended
+        silent = [spec.id for spec in specs if results.run(spec.id).heartbeat() is None]
+        assert free == silent == ended
 
     execute_bundle([(s, results.run(s.id)) for s in specs], TOGETHER, check)
     assert ended == [s.id for s in specs]
@@ -274,18 +293,6 @@ def test_a_run_whose_end_cannot_be_read_fails_by_itself(tmp_path: Path) -> None:
     assert {found[s.id] for s in specs[1:]} == {("done", "")}
 
 
-def beats_of(directory: RunDirectory, count: int) -> list[float]:
-    """The times of so many different heartbeats, as soon as they are there."""
-    found: list[float] = []
-    deadline = time.monotonic() + 60
-    while len(found) < count and time.monotonic() < deadline:
-        beat = directory.heartbeat()
-        if beat is not None and beat.time not in found:
-            found.append(beat.time)
-        time.sleep(0.005)
-    return found
-
-
 def test_a_run_beats_within_a_single_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEAT_SECONDS", 0.05)
     directory = RunDirectory(tmp_path / "a")
@@ -303,26 +310,3 @@ def test_a_run_beats_within_a_single_step(tmp_path: Path, monkeypatch: pytest.Mo
     (spec,) = tiny(algorithms=["LongStep"], trials=1).runs.values()
     assert execute(spec, directory, TrainSettings()) == ("done", "")
     assert len(seen) == 3 and directory.heartbeat() is None
-
-
-@pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
-    """The directories of two runs, which beat often."""
-    monkeypatch.setattr(module, "BEAT_SECONDS", 0.01)
-    directories = [RunDirectory(tmp_path / name) for name in ("a", "b")]
-    for directory in directories:
-        directory.path.mkdir()
-    return directories
-
-
-def test_a_run_that_has_ended_beats_no_more(two: list[RunDirectory]) -> None:
-    first, second = two
-    with Heartbeats(Directory(first.results)) as heartbeats:
-        heartbeats.start(first, lambda: 7)
-        heartbeats.start(second, lambda: 8)
-        assert len(beats_of(first, 2)) == 2
-        heartbeats.stop(first)
-        assert len(beats_of(second, 3)) == 3
-        assert first.heartbeat() is None
-        beat = second.heartbeat()
-        assert beat is not None and beat.step == 8

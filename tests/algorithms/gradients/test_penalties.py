@@ -118,16 +118,6 @@ def test_the_penalty_has_its_gradient_below_normalisation(norm: str) -> None:
         assert torch.equal(statistic, before[name])
 
 
-def test_parameters_that_are_not_trained_do_not_count() -> None:
-    network = build("Linear", {"diagonal": True}, (4,), 1, 0)
-    task = Task("regression")
-    algorithm = IGA(network, Problem((4,), task, ("a", "b"), 10), IGA.Hparams())
-    out = algorithm.outputs(Batch(torch.randn(2, 3, 4), torch.randn(2, 3, 1)), 0)
-    assert {name: g.shape for name, g in algorithm.risk_gradients(out).items()} == {
-        "featurizer.1.weight": (2, 4)
-    }
-
-
 WEIGHTS: Any = {"gradient_weight": 30.0, "hessian_weight": 20.0}
 
 
@@ -248,10 +238,3 @@ def test_too_many_signs_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert algorithm.noise_at(tiny_batch(BINARY), 0)["bits"].shape == (300, 6, 1, 9)
     monkeypatch.setattr("oodbench.algorithms.cma.PROBES", 300 * 6 * 9 - 1)
     assert algorithm.noise_at(tiny_batch(BINARY), 0) == {}
-
-
-def test_before_the_switch_there_is_no_penalty() -> None:
-    algorithm, batch = tiny("CMA", anneal_steps=3), tiny_batch(BINARY)
-    out = algorithm.outputs(batch, 2)
-    assert algorithm.objective(out) == out.risks.mean()
-    assert algorithm.objective(algorithm.outputs(batch, 3)) > out.risks.mean()

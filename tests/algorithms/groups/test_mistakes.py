@@ -1,6 +1,7 @@
-"""JTT and LfF, which learn from mistakes, against their equations."""
+"""JTT, LfF and EIIL, which learn from mistakes, against their equations."""
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -8,7 +9,15 @@ import torch
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
-from tests.helpers.algorithms.methods import descend, half, require_same_weights, tiny
+from tests.helpers.algorithms.methods import (
+    BINARY,
+    descend,
+    half,
+    require_equation,
+    require_same_weights,
+    scale_gradient,
+    tiny,
+)
 
 TASK = TASKS["multiclass"]
 
@@ -85,3 +94,53 @@ def test_both_networks_of_lff_follow_the_equations(kind: str) -> None:
         descend(holder, total, 0.5)
         require_same_weights(algorithm.network, debiased)
         require_same_weights(algorithm.biased_network, biased)
+
+
+def made(**values: object) -> Any:
+    """EIIL on two environments in 100 steps."""
+    values = {"first_stage": 0.5, "anneal_steps": 0.4, "penalty_weight": 30.0, **values}
+    return tiny("EIIL", BINARY, 2, {"steps": 100}, **values)
+
+
+def test_no_other_two_environments_have_a_larger_penalty() -> None:
+    algorithm, batch = made(), tiny_batch(BINARY, environments=2)
+    split = algorithm.next_buffers(algorithm.outputs(batch, 10))["wrong"].flatten()
+    z = algorithm.network(batch.x.flatten(0, 1)).flatten().detach()
+    g = (z.sigmoid() - batch.y.flatten()) * z  # d loss(s z) / d s at s = 1
+
+    def penalty(q: Tensor) -> Any:
+        return (q @ g / 12) ** 2 + ((1 - q) @ g / 12) ** 2
+
+    every = [penalty(torch.tensor(q).double()) for q in itertools.product((0, 1), repeat=12)]
+    torch.testing.assert_close(penalty(split), max(every))
+    assert 0 < split.sum() < 12
+
+
+@pytest.mark.parametrize(("step", "weight"), [(50, 1.0), (69, 1.0), (70, 30.0), (99, 30.0)])
+def test_the_second_stage_of_eiil_is_irm_on_the_environments_that_were_found(
+    step: int, weight: float
+) -> None:
+    algorithm, batch = made(weight_decay=0.6), tiny_batch(BINARY, environments=2)
+    assert algorithm.rates(step).weight_decay == pytest.approx(0.6 / weight)
+    found = algorithm.next_buffers(algorithm.outputs(batch, 10))
+    algorithm.load_state_dict(found, strict=False)
+    with torch.no_grad():
+        for p in algorithm.network.parameters():
+            p.add_(0.05)
+    out = algorithm.outputs(batch, step)
+    out.buffers.update(algorithm.next_buffers(out))
+    assert torch.equal(out.buffers["wrong"], found["wrong"])
+    terms = []
+    for member in (found["wrong"] > 0, found["wrong"] == 0):
+        slope = scale_gradient(out.task, out.logits[member], batch.y[member])
+        terms.append(out.losses[member].mean() + weight * slope**2)
+    wanted = (terms[0] + terms[1]) / 2 / max(1.0, weight)
+    require_equation(algorithm.minimised(out), wanted, algorithm.network)
+
+
+def test_the_first_stage_of_eiil_is_erm() -> None:
+    algorithm = made(weight_decay=0.6)
+    assert algorithm.rates(49).weight_decay == pytest.approx(0.6)
+    out = algorithm.outputs(tiny_batch(BINARY, environments=2), 49)
+    out.buffers.update(algorithm.next_buffers(out))
+    require_equation(algorithm.minimised(out), out.risks.mean(), algorithm.network)

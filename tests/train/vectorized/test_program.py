@@ -27,6 +27,7 @@ SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
 STEPS = 30
 SMALL = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
 CLIPPED = {"clip_norm": [0.0, 0.01], "warm_up": [0.0, 0.5], "lr_schedule": "cosine"}
+RATES: dict[str, Any] = {"lr": [1e-3, 3e-3], "batch_size": 16}
 WORDS: dict[str, dict[str, str]] = {"URM": {"squash": "relu"}}
 """Values of hyperparameters that are drawn but no numbers, in which the runs of a bundle agree."""
 
@@ -84,8 +85,7 @@ def test_a_bundle_is_its_runs(
 ) -> None:
     """In float64, where masks do not flip by round-off: weights, metrics and evaluations."""
     in_float64(monkeypatch)
-    lr: dict[str, Any] = {"lr": [1e-3, 3e-3], "batch_size": 16}
-    alike = specs(algorithm, dataset if algorithm != "CutMix" else DIGITS, **lr)
+    alike = specs(algorithm, dataset if algorithm != "CutMix" else DIGITS, **RATES)
     if not alike:
         pytest.skip("the method is none for this kind of task")
     alone = [Run(spec, TrainSettings()) for spec in alike]
@@ -112,32 +112,8 @@ def test_no_batch_is_drawn_to_decide_what_is_vectorized(monkeypatch: pytest.Monk
 @pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", VECTORIZED)
 def test_in_float32_to_round_off(algorithm: str) -> None:
-    rates = [1e-3, 3e-3]
-    sets = (specs(algorithm, each, lr=rates, batch_size=16) for each in (SEM, SPIRALS, DIGITS))
+    sets = (specs(algorithm, each, **RATES) for each in (SEM, SPIRALS, DIGITS))
     require_as_alone((STEPS,), next(alike for alike in sets if alike), 2e-3)
-
-
-GROUPS: list[dict[str, Any]] = [
-    {"name": "GroupDRO", "over": "groups"},
-    {"name": "LISA", "domains": "attributes", "sampling": "rwg"},
-    {"name": "JTT", "first_stage": 0.3},
-    {"name": "EIIL", "first_stage": 0.3},
-    {"name": "LfF"},
-    {"name": "CBLoss", "over": "groups", "volume": 500.0},
-    *({"name": "ERM", "sampling": each} for each in ("rwy", "rwg", "subg")),
-]
-"""Methods and samplings that know the examples' attributes or places."""
-
-
-@pytest.mark.parametrize("values", GROUPS, ids=lambda v: "-".join(map(str, v.values())))
-def test_groups_are_those_of_the_same_runs_alone(
-    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_float64(monkeypatch)
-    name, *hparams = values.items()
-    found = specs(name[1], DIGITS, lr=[1e-3, 3e-3], batch_size=16, **dict(hparams))
-    assert why_not(Run(found[0], TrainSettings())) is None
-    require_as_alone((STEPS,), found, 1e-9)
 
 
 @pytest.mark.gpu
@@ -145,8 +121,7 @@ def test_groups_are_those_of_the_same_runs_alone(
 @pytest.mark.parametrize("algorithm", VECTORIZED)
 def test_on_a_gpu_too(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
-    hparams: dict[str, Any] = {"lr": [1e-3, 3e-3], "batch_size": 16}
-    alike = specs(algorithm, SPIRALS, **hparams) or specs(algorithm, DIGITS, **hparams)
+    alike = specs(algorithm, SPIRALS, **RATES) or specs(algorithm, DIGITS, **RATES)
     require_as_alone((STEPS,), alike, 1e-9, "cuda:0")
 
 
@@ -172,24 +147,36 @@ def test_a_layer_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     require_as_alone((STEPS,), alike, 1e-9)
 
 
+OPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
+    ("GroupDRO", DIGITS, {**RATES, "over": "groups"}),
+    ("LISA", DIGITS, {**RATES, "domains": "attributes", "sampling": "rwg"}),
+    ("JTT", DIGITS, {**RATES, "first_stage": 0.3}),
+    ("EIIL", DIGITS, {**RATES, "first_stage": 0.3}),
+    ("LfF", DIGITS, RATES),
+    ("CBLoss", DIGITS, {**RATES, "over": "groups", "volume": 500.0}),
+    *(("ERM", DIGITS, {**RATES, "sampling": each}) for each in ("rwy", "rwg", "subg")),
+    ("ERM", SPIRALS, {"optimizer": "sgd", "momentum": [0.0, 0.9]}),
+    ("ERM", SPIRALS, {"optimizer": "adamw", "weight_decay": [0.1, 0.5]}),
+    ("ERM", SPIRALS, {"lr_schedule": "cosine"}),
+    ("ERM", SPIRALS, {"weight_decay": [0.0, 0.1]}),
+    ("ERM", SPIRALS, {"environments_per_step": 2, "batch_size": 8}),
+    ("IRM", SEM, {"anneal_steps": [7, 20], "penalty_weight": [1.0, 50.0]}),
+    *((name, SPIRALS, CLIPPED) for name in ("ERM", "ANDMask")),
+]
+
+
 @pytest.mark.parametrize(
-    ("algorithm", "dataset", "change"),
-    [
-        ("ERM", SPIRALS, {"optimizer": "sgd", "momentum": [0.0, 0.9]}),
-        ("ERM", SPIRALS, {"optimizer": "adamw", "weight_decay": [0.1, 0.5]}),
-        ("ERM", SPIRALS, {"lr_schedule": "cosine"}),
-        ("ERM", SPIRALS, {"weight_decay": [0.0, 0.1]}),
-        ("ERM", SPIRALS, {"environments_per_step": 2, "batch_size": 8}),
-        ("IRM", SEM, {"anneal_steps": [7, 20], "penalty_weight": [1.0, 50.0]}),
-        *((name, SPIRALS, CLIPPED) for name in ("ERM", "ANDMask")),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else value,
+    ("algorithm", "dataset", "options"),
+    OPTIONS,
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else None,
 )
-def test_optimizers_schedules_norms_sampling_and_annealing_are_those_of_each_run(
-    algorithm: str, dataset: Any, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_groups_optimizers_schedules_norms_and_sampling_are_those_of_each_run(
+    algorithm: str, dataset: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_float64(monkeypatch)
-    require_as_alone((STEPS,), specs(algorithm, dataset, **{"lr": 1e-3, **change}), 1e-9)
+    alike = specs(algorithm, dataset, **{"lr": 1e-3, **options})
+    assert why_not(Run(alike[0], TrainSettings())) is None
+    require_as_alone((STEPS,), alike, 1e-9)
 
 
 def test_a_single_run_begins_its_second_stage_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +188,6 @@ def test_a_single_run_begins_its_second_stage_as_alone(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("algorithm", "dataset", "network", "reason"),
     [
-        ("LeastSquares", SEM, {}, "it overrides `update`"),
         ("ExampleANDMask", SPIRALS, {}, "combines the gradients of single examples"),
         ("DANN", SPIRALS, {}, "environments that are drawn for each run"),
         ("ERM", DIGITS, {"name": "MLP", "hparams": {"dropout": 0.5}}, "for dropout or noise"),
