@@ -22,6 +22,17 @@ class Rings(nn.Module):
         return torch.stack([z, -z], 1)
 
 
+class Of(nn.Module):
+    """The module of a function."""
+
+    def __init__(self, function: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> object:
+        return self.function(x)
+
+
 def grid(size: int, width: float) -> Tensor:
     line = torch.linspace(-width, width, size)
     return torch.cartesian_prod(line, line)
@@ -60,19 +71,10 @@ def test_neighbours_stay_within_the_limits() -> None:
 def test_units_scale_radius_step_and_noise() -> None:
     """In units of a standard deviation, the same images have the same critical samples."""
     x, std = grid(21, 2.0), torch.tensor([0.5, 4.0])
-    scaled = nn.Sequential(Times(std), Rings())
+    scaled = nn.Sequential(Of(lambda x: x * std), Rings())
     mask = critical_samples(scaled, x / std, scale=1 / std)
     assert torch.equal(mask, critical_samples(Rings(), x))
     assert mask.any() and not mask.all()
-
-
-class Times(nn.Module):
-    def __init__(self, factor: Tensor) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.factor
 
 
 def test_the_mode_and_the_parameters_are_left_as_they_were() -> None:
@@ -85,22 +87,11 @@ def test_the_mode_and_the_parameters_are_left_as_they_were() -> None:
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
-class Without(nn.Module):
-    """A module with other outputs than differentiable logits."""
-
-    def __init__(self, outputs: Callable[[Tensor], object]) -> None:
-        super().__init__()
-        self.outputs = outputs
-
-    def forward(self, x: Tensor) -> object:
-        return self.outputs(x)
-
-
 @pytest.mark.parametrize(
     ("model", "x", "message"),
     [
-        (Without(lambda x: x.sum(1)), grid(3, 1.0), r"logits \(9, C\) of classes, not \(9,\)"),
-        (Without(lambda x: x.detach()), grid(3, 1.0), "predictions that can be differentiated"),
+        (Of(lambda x: x.sum(1)), grid(3, 1.0), r"logits \(9, C\) of classes, not \(9,\)"),
+        (Of(lambda x: x.detach()), grid(3, 1.0), "predictions that can be differentiated"),
         (nn.Linear(2, 2), grid(3, 1.0).byte(), "a tensor of floats, not torch.uint8"),
         (nn.Linear(2, 2), grid(3, 1.0).numpy(), "a tensor of floats, not ndarray"),
         (torch.tanh, grid(3, 1.0), "a torch.nn.Module, not builtin_function_or_method"),

@@ -1,12 +1,19 @@
 import copy
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, identity
 from oodbench.networks.base import Perturbation, build, networks
+from oodbench.registry import load_plugins
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+from tests.helpers.paths import blocks
+from tests.helpers.results.sweeps import ended
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
 TEXTS = ("DistilBERT", "TextCNN", "TextModel")
@@ -111,3 +118,16 @@ def test_ids_take_no_noise(option: str) -> None:
     with pytest.raises(UserError, match="inputs that are ids take neither"):
         network(torch.ones(2, 7, dtype=torch.long))
     assert network.eval()(torch.ones(2, 7, dtype=torch.long)).shape == (2, 2)
+
+
+def test_the_guides_network_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = "docs/guide/add_network.md"
+    (code,) = blocks(guide)
+    assert len(code.splitlines()) <= 12
+    (tmp_path / "guide_network.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(networks, "_classes", dict(networks._classes))
+    load_plugins(["guide_network"])
+    values = yaml.safe_load(blocks(guide, "yaml")[0]) | {"steps": 5}
+    first = next(iter(make_plan(validate(values, "add_network.md")).runs.values()))
+    ended(first, tmp_path / "run")

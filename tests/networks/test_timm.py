@@ -1,4 +1,5 @@
 import importlib
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -8,15 +9,16 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
 from oodbench.datasets import IMAGENET
 from oodbench.errors import UserError
+from oodbench.hparams import defaults
 from oodbench.networks.base import Network, build
 from oodbench.networks.timm import Timm, _body, _groups
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
-from tests.helpers.algorithms.methods import gradients_of_step
+from tests.helpers.algorithms.methods import OURS, gradients_of_step
 
 pytestmark = pytest.mark.slow
 
@@ -239,3 +241,60 @@ def test_the_size_that_weights_need_is_said_as_that_of_the_inputs() -> None:
     message = r"of 224 x 160 pixels, and the inputs have 64 x 32: .* `size: 224`"
     with pytest.raises(UserError, match=message):
         _body(Timm.Hparams(model="vit_tiny_patch16_224", weights="imagenet"), config, 3, (64, 32))
+
+
+SHAPE, ENVIRONMENTS, EXAMPLES, VIEWS = (3, 32, 32), 3, 4, 3
+
+
+def image_batch(classes: int) -> Batch:
+    """Random images of three environments, with all that a batch can hold."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (ENVIRONMENTS, EXAMPLES)
+    x = torch.rand(*shape, *SHAPE, generator=generator)
+    return Batch(
+        x,
+        torch.arange(EXAMPLES).remainder(classes).expand(shape),
+        index=torch.arange(EXAMPLES).expand(shape),
+        attributes=torch.randint(2, shape, generator=generator),
+        views=x.unsqueeze(2) + 0.1 * torch.rand(*shape, VIEWS, *SHAPE, generator=generator),
+    )
+
+
+MODELS = ("test_resnet", "test_vit", "test_convnext")
+
+
+@pytest.mark.filterwarnings("ignore:the gradients of the layer:UserWarning")
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # IGA's, by torch
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.nightly] * (number % 4 > 0))
+        for number, pair in enumerate(zip(OURS, itertools.cycle(MODELS), strict=False))
+    ],
+)
+def test_methods_train_backbones(name: str, model: str) -> None:
+    """From scratch, or they say why not."""
+    cls: Any = algorithms.get(name)
+    names = tuple("abc")
+    sizes = (EXAMPLES,) * ENVIRONMENTS
+    task = Task("multiclass", 3)
+    facts: Any = {"attributes": 2, "sizes": sizes, "counts": ((1, 1, 0, 1, 1, 0),) * ENVIRONMENTS}
+    problem = Problem(SHAPE, task, names, 20, pretrained=True, **facts)
+    # on noise all of GAF's gradients disagree, and it leaves the weights as they are
+    values = defaults(cls.Hparams) | ({"threshold": 2.0} if name == "GAF" else {})
+    if why_skipped(cls, problem, values) or cls.overrides("fit_examples"):
+        return
+    network = build("timm", {"model": model}, SHAPE, 3, 0)
+    algorithm = cls(network, problem, cls.Hparams(**values))
+    algorithm.optimizers = algorithm.configure()
+    algorithm.train()
+    before = torch.nn.utils.parameters_to_vector(algorithm.network.parameters()).detach().clone()
+    for step in (0, 19):
+        metrics = algorithm.train_step(image_batch(3), step)
+        assert metrics["loss"].isfinite()
+    after = torch.nn.utils.parameters_to_vector(algorithm.network.parameters()).detach()
+    assert after.isfinite().all()
+    assert not cls.trains_network or not torch.equal(before, after)
+    algorithm.eval()
+    with torch.no_grad():
+        assert algorithm.predict(torch.rand(2, *SHAPE)).shape == (2, 3)

@@ -50,10 +50,6 @@ def noisy(**changes: Any) -> Plan:
     return tiny(**keys | changes)
 
 
-def first(**changes: Any) -> RunSpec:
-    return next(iter(noisy(**changes).runs.values()))
-
-
 def chosen_alone(results: Directory, spec: RunSpec) -> set[tuple[str, int]]:
     """Each rule with the step that it chooses of a run by itself."""
     frames = read_results(results, {spec.id: spec})
@@ -147,7 +143,7 @@ def test_a_killed_run_ends_with_the_same_files(
 def test_a_run_that_starts_anew_forgets_the_weights_of_another_time(
     kept: Directory, tmp_path: Path
 ) -> None:
-    spec = first()
+    spec = next(iter(noisy().runs.values()))
     run = RunDirectory(tmp_path / spec.id)
     run.weights.mkdir(parents=True)
     weights_path(run, "train_val", 59).write_bytes(b"of another time")

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -51,13 +50,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Directory:
 def test_a_loaded_model_has_the_numbers_of_the_chosen_record(
     results: Directory, algorithm: str
 ) -> None:
-    model = oodbench.load_model(
-        results.path,
-        dataset="ColoredDigits",
-        algorithm=algorithm,
-        test_environment="0.9",
-        rule="train_val",
-    )
+    cell: Any = {"dataset": "ColoredDigits", "algorithm": algorithm, "test_environment": "0.9"}
+    model = oodbench.load_model(results.path, **cell, rule="train_val")
     by_default = oodbench.load_model(results.path, algorithm=algorithm)
     assert (by_default.spec, by_default.step) == (model.spec, model.step)
     last = oodbench.load_model(results.path, algorithm=algorithm, rule="last", trial=0)
@@ -89,15 +83,6 @@ def test_a_run_directory_is_enough(results: Directory) -> None:
         UserError, match=r"^RotatedDigits: inputs of ColoredDigits .*\(N, 2, 8, 8\)"
     ):
         oodbench.evaluate(model, "RotatedDigits")
-
-
-def test_a_file_of_weights_that_was_deleted_is_missing(results: Directory) -> None:
-    run = results.run(next(iter(results.specs())))
-    file = kept_weights(run)["last", 12]
-    moved = file.rename(file.with_suffix(".moved"))
-    with pytest.raises(UserError, match=r"no weights by last \(it has .*\): if none were deleted"):
-        oodbench.load_model(run.path, rule="last")
-    moved.rename(file)
 
 
 def test_where_nothing_is_chosen_the_rule_that_was_asked_for_and_the_reason_are_named(
@@ -143,7 +128,7 @@ def test_a_truncated_file_is_one_sentence(results: Directory, tmp_path: Path, si
         oodbench.load_model(run, rule="last")
 
 
-def test_weights_of_another_architecture_or_run_are_one_sentence(
+def test_weights_of_another_architecture_or_run_or_none_are_one_sentence(
     results: Directory, tmp_path: Path
 ) -> None:
     run, file = damaged(results, tmp_path)
@@ -158,6 +143,9 @@ def test_weights_of_another_architecture_or_run_are_one_sentence(
         oodbench.load_model(run, rule="last")
     save_file(weights, file)
     with pytest.raises(UserError, match="is no whole file of kept weights"):
+        oodbench.load_model(run, rule="last")
+    file.unlink()
+    with pytest.raises(UserError, match=r"no weights by last \(it has .*\): if none were deleted"):
         oodbench.load_model(run, rule="last")
 
 
@@ -256,15 +244,10 @@ class ColourAlone(nn.Module):
         return self.scale * x.sum((2, 3))
 
 
-@pytest.fixture(scope="module")
-def found() -> pd.DataFrame:
+def test_it_has_the_metrics_of_every_environment() -> None:
     module = ColourAlone().train()
-    table = oodbench.evaluate(module, "ColoredDigits", {"copies": 1}, trial=3)
+    found = oodbench.evaluate(module, "ColoredDigits", {"copies": 1}, trial=3)
     assert module.seen_training == {False} and module.training
-    return table
-
-
-def test_it_has_the_metrics_of_every_environment(found: pd.DataFrame) -> None:
     dataset = make("ColoredDigits", {"copies": 1})
     assert list(found.columns) == ["environment", "split", "metric", "value", "count"]
     assert set(found["environment"]) == set(dataset.environments) and set(found["split"]) == {"in"}

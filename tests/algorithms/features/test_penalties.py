@@ -58,7 +58,7 @@ def made(
     examples: int = 6,
     step: int = LAST,
     **values: Any,
-) -> tuple[Any, Outputs]:
+) -> tuple[Any, Any]:
     """A method and what its objective is given at a step."""
     algorithm = tiny(name, task, environments, **values)
     batch = algorithm.prepared(tiny_batch(task, 3, environments, examples), step)
@@ -247,7 +247,7 @@ def test_ib_erm_penalises_the_variance(task: Task, of: str, pooled: bool) -> Non
 def test_ib_irm_has_both_penalties_each_from_a_step_of_its_own(
     step: int, weights: tuple[float, float], divided: bool
 ) -> None:
-    values = {"penalty_weight": 50.0, "anneal_steps": 4, "divide_by_weight": divided}
+    values: Any = {"penalty_weight": 50.0, "anneal_steps": 4, "divide_by_weight": divided}
     values |= {"bottleneck_weight": 0.3, "bottleneck_anneal_steps": 9}
     algorithm, out = made("IB_IRM", step=step, **values)
     gradients = [scale_gradient(BINARY, out.logits[e], out.targets[e]) ** 2 for e in range(5)]
@@ -258,7 +258,7 @@ def test_ib_irm_has_both_penalties_each_from_a_step_of_its_own(
 
 
 @ON_EVERY_TASK
-def test_it_minimises_its_equation_and_the_variances_are_learned_faster(task: Task) -> None:
+def test_miro_minimises_its_equation_and_learns_the_variances_faster(task: Task) -> None:
     algorithm = tiny("MIRO", task, **{**PLAIN, "ld": 0.7})
     batch = tiny_batch(task)
     first = copy.deepcopy(algorithm.network)
