@@ -180,9 +180,7 @@ def stacked_of(algorithm: Any, batch: Batch) -> dict[str, Tensor]:
 
 
 def combined_of(algorithm: Any, batch: Batch) -> None:
-    reduction = algorithm.reduction
-    assert reduction is not None
-    combined_backward(algorithm.network, [algorithm.units(batch, 0)], reduction)
+    combined_backward(algorithm.network, [algorithm.units(batch, 0)], algorithm.reduction)
 
 
 def made(featurizer: nn.Module, cls: Any = Algorithm, **values: object) -> Any:

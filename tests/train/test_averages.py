@@ -28,9 +28,6 @@ GROUPS: dict[str, dict[str, Any]] = {
     "LISA": {"domains": "attributes", "sampling": "rwg"},
 }
 """Methods that know the groups of examples, with their hyperparameters."""
-NETWORKS = pytest.mark.parametrize(
-    ("dataset", "network"), [(THREE, MLP), (DIGITS, CONV)], ids=["MLP", "batch norm"]
-)
 EVERY, STEPS = 6, 57
 """The last window is half as long as the others."""
 
@@ -179,7 +176,9 @@ def test_the_valley_is_that_of_the_authors_code() -> None:
     assert len(kinds) == 3
 
 
-@NETWORKS
+@pytest.mark.parametrize(
+    ("dataset", "network"), [(THREE, MLP), (DIGITS, CONV)], ids=["MLP", "batch norm"]
+)
 @pytest.mark.parametrize("held_out", ["out splits", "validation environments"])
 def test_swad_averages_the_windows_of_the_valley(
     dataset: dict[str, Any], network: dict[str, Any], held_out: str, monkeypatch: pytest.MonkeyPatch

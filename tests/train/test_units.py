@@ -90,28 +90,22 @@ def test_least_squares_has_an_intercept(tmp_path: Path) -> None:
         assert np.allclose(run.predict(environment.x), inputs @ weights, rtol=1e-5)
 
 
-def launched(folder: Path, algorithms: list[str]) -> Directory:
-    """The results of a sweep on the houses in hundreds of euros, far from zero."""
-    houses().assign(target=lambda d: 100 * d["target"] + 1e6).to_csv(folder / "h.csv", index=False)
+@pytest.mark.nightly
+def test_records_predictions_and_loaded_models_are_in_the_users_units(tmp_path: Path) -> None:
+    far = houses().assign(target=lambda d: 100 * d["target"] + 1e6)
+    far.to_csv(tmp_path / "h.csv", index=False)
     sweep = {
         "name": "houses",
         "datasets": [{"name": "Table", "file": "h.csv", "kind": "real"}],
-        "algorithms": algorithms,
-        "hparam_draws": 4,
-        "trials": 1,
-        "steps": STEPS,
+        "algorithms": ["ERM", "IRM", "LeastSquares"],
+        **{"hparam_draws": 4, "trials": 1, "steps": STEPS},
     }
-    (folder / "s.yaml").write_text(yaml.safe_dump(sweep))
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(sweep))
     options = ["--launcher", "debug", "--yes", "--keep-weights", "last", "--keep-predictions"]
-    places = ["--out", folder / "out", "--data-dir", folder]
-    type_in("sweep", "launch", folder / "s.yaml", *places, *options, "--vectorize", "8", code=0)
-    return Directory(folder / "out")
-
-
-@pytest.mark.nightly
-def test_records_predictions_and_loaded_models_are_in_the_users_units(tmp_path: Path) -> None:
-    results = launched(tmp_path, ["ERM", "IRM", "LeastSquares"])
-    targets = pd.read_csv(tmp_path / "h.csv").query("environment != 'd'")["target"]
+    places = ["--out", tmp_path / "out", "--data-dir", tmp_path, "--vectorize", "8"]
+    type_in("sweep", "launch", tmp_path / "s.yaml", *places, *options, code=0)
+    results = Directory(tmp_path / "out")
+    targets = far.query("environment != 'd'")["target"]
     for name in results.specs():
         run = results.run(name)
         last = list(run.records())[-1]

@@ -81,19 +81,8 @@ def test_the_and_mask_is_the_definition_in_every_component(
         torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-15)
 
 
-def test_normalised_gradients_of_weights_count_with_length_one() -> None:
-    """Those of a bias do not: the code of arXiv:2102.10867."""
-    values = {"tau": 0.9, "rescale": False, "normalize": True}
-    weight, bias = random_gradients(3), torch.tensor([[1.0], [2.0], [3.0]])
-    lengths = torch.tensor([0.1, 1.0, 10.0]).view(3, 1, 1)
-    of_length_one = weight / weight.square().sum((1, 2), keepdim=True).sqrt()
-    wanted = plain_loop(of_length_one, Fraction(1), False, False)
-    algorithm = tiny("ANDMask", BINARY, 3, **values)
-    torch.testing.assert_close(algorithm.combine(lengths * weight), wanted)
-    assert algorithm.combine(bias).tolist() == [2.0]
-
-
-def test_a_normalised_step_takes_the_gradients_themselves_not_their_signs() -> None:
+def test_a_normalised_step_takes_gradients_of_weights_with_length_one() -> None:
+    """Those of a bias as they are: the code of arXiv:2102.10867. Signs do not suffice."""
     batch = tiny_batch(BINARY)
     masked = tiny("ANDMask", **PLAIN, tau=0.0, rescale=False, normalize=True)
     gradients = []

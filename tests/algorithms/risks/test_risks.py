@@ -204,12 +204,6 @@ def test_the_burn_in_is_erm_and_then_come_a_new_optimizer_and_another_rate(
         assert torch.equal(algorithm.objective(out), out.risks.mean()) == erm
         assert algorithm.rates(step).lr == pytest.approx(0.1 if erm else 0.003)
         assert algorithm.rates(step).restart == (step == 5000)
-    algorithm.train_step(batch, 4998)
-    old = algorithm.optimizers["main"]
-    algorithm.train_step(batch, 4999)
-    assert algorithm.optimizers["main"] is old
-    algorithm.train_step(batch, 5000)
-    assert algorithm.optimizers["main"] is not old
 
 
 def mean_kernel(left: Tensor, right: Tensor) -> Tensor:
