@@ -13,10 +13,10 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import why_not
 from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.results.sweeps import DIGITS, tiny
+from tests.train.test_averages import CONV
 
 pytestmark = pytest.mark.slow
 
-CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 2, "dropout": 0.0}}
 STEPS = 12
 

@@ -1,6 +1,6 @@
 """ERM, IRM, VIRMv1, MMIRMv1, IRM_TV and BIRM, and the schedule that penalized methods share."""
 
-from collections.abc import Callable
+import itertools
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -153,40 +153,48 @@ def test_an_update_of_erm_descends_the_mean_of_the_environments_risks(task: Task
     torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)
 
 
-def variance(penalties: Tensor, share: float) -> Tensor:
+def variance(slopes: Tensor, share: float) -> Tensor:
+    penalties = slopes.square()
     return (1 - share) * penalties.mean() + share * penalties.var(correction=1)
 
 
-def worst(penalties: Tensor, least: float) -> Tensor:
+def worst(slopes: Tensor, least: float) -> Tensor:
     """The best vertex of the weights that sum to one: all at their least except one."""
-    count = len(penalties)
-    vertices = least + (1 - count * least) * torch.eye(count, dtype=penalties.dtype)
-    return (vertices @ penalties).max()
+    vertices = least + (1 - 5 * least) * torch.eye(5, dtype=slopes.dtype)
+    return (vertices @ slopes.square().flatten()).max()
 
 
-EXTRAPOLATIONS: Any = {"VIRMv1": ("variance_share", variance), "MMIRMv1": ("lambda_min", worst)}
-CASES = [("VIRMv1", 0.3), ("VIRMv1", 0.9), ("MMIRMv1", -0.6), ("MMIRMv1", 0.1)]
+RELATIVES: Any = [
+    *(("VIRMv1", {"variance_share": v}, 1.0, partial(variance, share=v)) for v in (0.3, 0.9)),
+    *(("MMIRMv1", {"lambda_min": v}, 1.0, partial(worst, least=v)) for v in (-0.6, 0.1)),
+    ("IRM_TV", {}, 0.0, lambda slopes: slopes.abs().mean() ** 2),
+    ("BIRM", {"deviation": 0.3}, 0.0, lambda slopes: slopes.square().mean()),
+]
+"""Names, hyperparameters, weights at first, and the penalties of scale gradients (draws, E)."""
 
 
-@pytest.mark.parametrize(("name", "value"), CASES)
+@pytest.mark.parametrize(("name", "values", "initial", "penalty"), RELATIVES)
+@pytest.mark.parametrize("weight", [0.8, 50.0])
 @ON_EVERY_TASK
-def test_six_updates_of_extrapolations_are_those_of_the_authors_loop(
-    task: Task, name: str, value: float
+def test_relatives_have_their_penalties_of_the_scale_gradients(
+    task: Task, weight: float, name: str, values: dict[str, Any], initial: float, penalty: Any
 ) -> None:
-    """The weight is one in three updates, then 50, with Adam and weight decay."""
-    values: dict[str, Any] = {**PLAIN, "optimizer": "adam", "weight_decay": 0.02}
-    values |= {"divide_by_weight": True, "reset_optimizer": False, EXTRAPOLATIONS[name][0]: value}
-    algorithm = tiny(name, task, **values, penalty_weight=50.0, anneal_steps=3)
-
-    def loss(network: nn.Module, batch: Batch, step: int, factor: float) -> Tensor:
-        """The authors' loss, divided by a weight above one."""
-        weight = factor * (1.0 if step < 3 else 50.0)
-        slopes = [scale_gradient(task, network(x), y) for x, y in batch.minibatches()]
-        penalty: Tensor = EXTRAPOLATIONS[name][1](torch.stack(slopes).square(), value)
-        total = risks_of(network, task, batch).mean() + weight * penalty
-        return (total + 0.01 * squared_norm(network)) / max(weight, 1.0)
-
-    require_six_updates(algorithm, loss, partial(torch.optim.Adam, lr=0.01))
+    """BIRM's are at ten drawn scales."""
+    schedule = {"penalty_weight": weight, "anneal_steps": 3, "divide_by_weight": True}
+    algorithm = tiny(name, task, **schedule, **values)
+    for step, now in ((2, initial), (3, weight)):
+        out = algorithm.outputs(algorithm.prepared(tiny_batch(task), step), step)
+        scales = torch.ones(1, 5)
+        if name == "BIRM":
+            scales = 1 + 0.3 * out.batch.noise["scales"].double()
+            assert scales.shape == (10, 5)
+        places = itertools.product(range(len(scales)), range(5))
+        slopes = [
+            scale_gradient(task, out.logits[e], out.targets[e], at=float(scales[s, e]))
+            for s, e in places
+        ]
+        total = out.risks.mean() + now * penalty(torch.stack(slopes).view(scales.shape))
+        require_equation(algorithm.objective(out), total / max(now, 1), algorithm.network)
 
 
 def test_a_share_or_a_least_weight_out_of_range_is_told() -> None:
@@ -194,67 +202,3 @@ def test_a_share_or_a_least_weight_out_of_range_is_told() -> None:
         tiny("MMIRMv1", lambda_min=0.3)
     with pytest.raises(UserError, match=r"^'variance_share' in .* between 0\.0 and 1\.0, not 1\.5"):
         tiny("VIRMv1", variance_share=1.5)
-
-
-DEVIATION = 0.3
-Penalty = Callable[[Task, Tensor, Batch, Tensor], Tensor]
-
-
-def total_variation(task: Task, logits: Tensor, batch: Batch, scales: Tensor) -> Tensor:
-    """The code masks the losses of all examples, so that each environment counts by its share."""
-    sizes = [scale_gradient(task, z, y).abs() for z, y in zip(logits, batch.y, strict=True)]
-    return torch.stack(sizes).mean() ** 2
-
-
-def bayesian(task: Task, logits: Tensor, batch: Batch, scales: Tensor) -> Tensor:
-    """The code draws an embedding of the environments ten times, and squares its gradient."""
-    penalty = torch.zeros((), dtype=torch.float64)
-    for drawn in scales:
-        each = zip(logits, batch.y, drawn.tolist(), strict=True)
-        gradients = [scale_gradient(task, z, y, at=w) for z, y, w in each]
-        penalty = penalty + torch.stack(gradients).square().mean() / len(scales)
-    return penalty
-
-
-VARIATIONS = pytest.mark.parametrize(
-    ("name", "penalty", "values"),
-    [("IRM_TV", total_variation, {}), ("BIRM", bayesian, {"deviation": DEVIATION})],
-)
-
-
-@VARIATIONS
-@ON_EVERY_TASK
-@pytest.mark.parametrize(
-    ("optimizer", "weight", "anneal"), [("adam", 0.8, 3), ("sgd", 0.8, 3), ("sgd", 200.0, 0)]
-)
-def test_six_updates_of_variations_are_those_of_the_authors_code(
-    name: str,
-    penalty: Penalty,
-    values: dict[str, Any],
-    task: Task,
-    optimizer: str,
-    weight: float,
-    anneal: int,
-) -> None:
-    l2, lr = 1e-2, 1e-2 if optimizer == "adam" else 1e-4
-    divisor = weight / (1 + weight) if weight > 1 else 1.0  # ours divides by the weight
-    values = {**values, "optimizer": optimizer, "lr": lr * divisor, "momentum": 0.9}
-    values |= {"weight_decay": 2 * l2, "penalty_weight": weight, "anneal_steps": anneal}
-    values |= {"divide_by_weight": True, "reset_optimizer": False}
-    ours = tiny(name, task, **values)
-
-    def loss(network: nn.Module, batch: Batch, step: int, factor: float) -> Tensor:
-        """The loop that both papers' code shares: 1 + weight divides a loss with a weight above 1."""
-        logits = torch.stack([network(x) for x in batch.x])
-        scales = torch.ones(1, 5)
-        if name == "BIRM":
-            scales = 1 + DEVIATION * ours.noise_at(batch, step)["scales"].double()
-            assert len(scales) == 10
-        now = 0.0 if step < anneal else weight
-        risk = task.losses(logits, batch.y).mean()
-        found = risk + l2 * squared_norm(network)
-        found = found + factor * now * penalty(task, logits, batch, scales)
-        return found / (1 + now) if now > 1 else found
-
-    made: dict[str, Any] = {"adam": torch.optim.Adam, "sgd": partial(torch.optim.SGD, momentum=0.9)}
-    require_six_updates(ours, loss, partial(made[optimizer], lr=lr), moved=1e-5)
