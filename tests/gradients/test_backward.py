@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import (
-    PLAIN,
     TASKS,
     tiny_algorithm,
     tiny_batch,
@@ -436,13 +435,15 @@ class Through(Algorithm):
         return super().combine(gradients)
 
 
-def test_fixed_parameters_get_no_gradient() -> None:
-    problem = Problem((4,), Task("regression"), ("a", "b"), 10)
-    network = build("Linear", {}, (4,), 1, 0).double()
-    algorithm = Through(network, problem, Through.Hparams(**PLAIN))
-    combined_of(algorithm, tiny_batch(Task("regression"), environments=2))
-    named = network.named_parameters()
-    assert {n for n, p in named if p.grad is not None} == {"featurizer.1.weight"}
+def test_parameters_that_are_fixed_or_that_no_risk_depends_on_get_no_gradient() -> None:
+    algorithm = made(FEATURIZERS["mlp"], ANDMASK)
+    network = algorithm.network
+    network.spare = nn.Linear(3, 3).double()
+    for fixed in (network.featurizer[0], network.classifier):
+        fixed.requires_grad_(False)
+    combined_of(algorithm, tiny_batch(TASKS["multiclass"]))
+    found = {name for name, p in network.named_parameters() if p.grad is not None}
+    assert found == {"featurizer.2.weight", "featurizer.2.bias"}
 
 
 def test_the_network_is_left_as_it_was() -> None:
@@ -453,20 +454,6 @@ def test_the_network_is_left_as_it_was() -> None:
         stacked_of(algorithm, Batch(torch.ones(2, 3, 4).double(), torch.full((2, 3), 7)))
     assert torch.equal(algorithm.network(x), before)
     assert not any("forward" in module.__dict__ for module in algorithm.network.modules())
-
-
-def test_nothing_is_stacked_for_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an MLP the signs of examples come from products of signs."""
-
-    def refused(self: OuterProducts) -> Tensor:
-        raise AssertionError("a stack was made")
-
-    monkeypatch.setattr(OuterProducts, "stacked", refused)
-    for name in ("mlp", "shared"):  # the forms of two uses of a layer are added as they are
-        algorithm = made(FEATURIZERS[name], algorithms.get("ExampleANDMask"))
-        combined_of(algorithm, tiny_batch(TASKS["multiclass"]))
-    with pytest.raises(AssertionError, match="a stack was made"):
-        stacked_of(algorithm, tiny_batch(TASKS["multiclass"]))
 
 
 def test_a_gradient_that_is_not_a_number_stays_visible() -> None:
@@ -480,18 +467,17 @@ def test_a_gradient_that_is_not_a_number_stays_visible() -> None:
         assert weight.grad.isnan().all()
 
 
-def test_a_parameter_that_no_risk_depends_on_gets_none() -> None:
-    algorithm = made(FEATURIZERS["mlp"], ANDMASK)
-    algorithm.network.spare = nn.Linear(3, 3).double()
-    combined_of(algorithm, tiny_batch(TASKS["multiclass"]))
-    assert all(p.grad is None for p in algorithm.network.spare.parameters())
-    assert algorithm.network.classifier.weight.grad is not None
-
-
-@pytest.mark.parametrize("cls", [Through, Example])
-def test_a_layers_stack_is_freed_before_the_next_is_made(
-    cls: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "cls", "count"),
+    [
+        *(("mlp", cls, 3) for cls in (Through, Example)),
+        *((name, algorithms.get("ExampleANDMask"), 0) for name in ("mlp", "shared")),
+    ],
+)
+def test_a_layers_stack_is_freed_before_the_next_is_made_and_signs_of_examples_need_none(
+    name: str, cls: Any, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They come from products of signs; those of two uses of a layer are added as they are."""
     alive: list[weakref.ref[Tensor]] = []
     stacked = OuterProducts.stacked
 
@@ -502,5 +488,5 @@ def test_a_layers_stack_is_freed_before_the_next_is_made(
         return stack
 
     monkeypatch.setattr(OuterProducts, "stacked", watched)
-    combined_of(made(FEATURIZERS["mlp"], cls), tiny_batch(TASKS["multiclass"]))
-    assert len(alive) == 3
+    combined_of(made(FEATURIZERS[name], cls), tiny_batch(TASKS["multiclass"]))
+    assert len(alive) == count
