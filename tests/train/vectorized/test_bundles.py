@@ -16,9 +16,10 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import DEVICE_SHARE, capacity, explained, why_alone
 from oodbench.train.vectorized.program import OfEachRun, VectorizedProgram
 from tests.helpers.algorithms.methods import OURS
-from tests.helpers.results.sweeps import DIGITS, tiny
+from tests.helpers.results.sweeps import DIGITS, SPIRALS, tiny
 
 FIVE = {"name": "ERM", "hparams": {"batch_size": 5}}
+SOME = {"name": "DANN", "hparams": {"environments_per_step": 2}}
 
 
 def bundle(**changes: Any) -> list[RunSpec]:
@@ -26,21 +27,25 @@ def bundle(**changes: Any) -> list[RunSpec]:
     return list(runs.values())
 
 
+def of(network: str, **hparams: Any) -> dict[str, Any]:
+    """The changes for runs of a network on digits."""
+    return {"datasets": [DIGITS], "network": {"name": network, "hparams": hparams}}
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({}, None),
+        (of("MLP", width=8), None),
         ({"algorithms": ["LeastSquares"]}, "it overrides `update`"),
-        (
-            {"network": {"name": "MLP", "hparams": {"width": 1024}}, "datasets": ["Spirals"]},
-            "its steps are long enough",
-        ),
-        (
-            {"network": {"name": "MNISTCNN"}, "datasets": [DIGITS], "algorithms": [FIVE]},
-            "its steps are long enough",
-        ),
+        ({"algorithms": ["ExampleANDMask"]}, "combines the gradients of single examples"),
+        ({"datasets": [SPIRALS], "algorithms": [SOME]}, "environments that are drawn for each run"),
+        (of("MLP", dropout=0.5), "for dropout or noise"),
+        (of("MLP", hidden_noise=0.1), "for dropout or noise"),
+        (of("ConvNet", depth=1), "batch normalisation"),
+        ({**of("MLP", width=1024), "datasets": ["Spirals"]}, "its steps are long enough"),
+        ({**of("MNISTCNN"), "algorithms": [FIVE]}, "its steps are long enough"),
     ],
-    ids=["small", "own update", "large", "convolutions"],
 )
 def test_who_is_trained_alone(changes: dict[str, Any], reason: str | None) -> None:
     found = why_alone(Run(bundle(**changes)[0], TrainSettings()))

@@ -183,23 +183,3 @@ def test_a_single_run_begins_its_second_stage_as_alone(monkeypatch: pytest.Monke
     in_float64(monkeypatch)
     (alone, *_) = specs("JTT", DIGITS, lr=1e-3, batch_size=16, first_stage=0.3)
     require_as_alone((STEPS,), [alone], 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "dataset", "network", "reason"),
-    [
-        ("ExampleANDMask", SPIRALS, {}, "combines the gradients of single examples"),
-        ("DANN", SPIRALS, {}, "environments that are drawn for each run"),
-        ("ERM", DIGITS, {"name": "MLP", "hparams": {"dropout": 0.5}}, "for dropout or noise"),
-        ("ERM", DIGITS, {"name": "MLP", "hparams": {"hidden_noise": 0.1}}, "for dropout or noise"),
-        ("ERM", DIGITS, {"name": "ConvNet", "hparams": {"depth": 1}}, "batch normalisation"),
-        ("ERM", DIGITS, {"name": "MLP", "hparams": {"width": 8}}, None),
-    ],
-)
-def test_what_stands_in_the_way_is_named(
-    algorithm: str, dataset: Any, network: dict[str, Any], reason: str | None
-) -> None:
-    hparams = {"environments_per_step": 2} if algorithm == "DANN" else {}
-    (spec, *_) = specs(algorithm, dataset, network, **hparams)
-    found = why_not(Run(spec, TrainSettings()))
-    assert found is None if reason is None else found is not None and reason in found
