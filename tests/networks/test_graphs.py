@@ -56,7 +56,9 @@ def by_hand(net: Any, g: SimpleNamespace) -> Tensor:
 
 def test_features_are_those_of_the_formula() -> None:
     net, graphs = network(), [graph(3, 0), graph(8, 1), graph(5, 2)]
-    features = net.featurizer(torch.stack([molecule(g, 8) for g in graphs]))
+    rows = torch.stack([molecule(g, 8) for g in graphs])
+    assert rows.dtype == torch.int16
+    features = net.featurizer(rows)
     for found, g in zip(features, graphs, strict=True):
         torch.testing.assert_close(found, by_hand(net, g))
     assert net(molecule(graph(4, 3), 8)[None]).shape == (1, 2)
