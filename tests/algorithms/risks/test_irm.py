@@ -180,7 +180,7 @@ def test_relatives_have_their_penalties_of_the_scale_gradients(
     task: Task, weight: float, name: str, values: dict[str, Any], initial: float, penalty: Any
 ) -> None:
     """BIRM's are at ten drawn scales."""
-    schedule = {"penalty_weight": weight, "anneal_steps": 3, "divide_by_weight": True}
+    schedule: Any = {"penalty_weight": weight, "anneal_steps": 3, "divide_by_weight": True}
     algorithm = tiny(name, task, **schedule, **values)
     for step, now in ((2, initial), (3, weight)):
         out = algorithm.outputs(algorithm.prepared(tiny_batch(task), step), step)

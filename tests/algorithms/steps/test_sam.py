@@ -29,7 +29,7 @@ def flat_gradient(network: nn.Module, task: Task, shift: Tensor) -> Tensor:
     return gradient(risks_of(network, task, batch).mean(), network.parameters())
 
 
-CLIMBS: dict[str, dict[str, float]] = {
+CLIMBS: dict[str, dict[str, Any]] = {
     "SAM": {},
     "SAGM": {"alpha": 0.2},
     "DISAM": {"variance_weight": 0.4},
