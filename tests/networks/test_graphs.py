@@ -11,13 +11,13 @@ from oodbench.networks.base import build
 
 
 def graph(atoms: int, seed: int) -> SimpleNamespace:
-    """A ring, every bond in both directions."""
+    """A ring, every bond in both directions, each of a kind of its own."""
     generator = torch.Generator().manual_seed(seed)
     ends = torch.stack([torch.arange(atoms), (torch.arange(atoms) + 1) % atoms])
-    kinds = torch.randint(2, (atoms, 3), generator=generator)
+    kinds = torch.randint(2, (2 * atoms, 3), generator=generator)
     x = torch.randint(2, (atoms, 9), generator=generator)
     edges = torch.cat([ends, ends.flip(0)], 1)
-    return SimpleNamespace(x=x, edge_index=edges, edge_attr=torch.cat([kinds, kinds]))
+    return SimpleNamespace(x=x, edge_index=edges, edge_attr=kinds)
 
 
 def network(**values: object) -> Any:
