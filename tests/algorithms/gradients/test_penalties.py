@@ -1,7 +1,8 @@
 """Fishr, IGA, CMA, HGP and Hutchinson against backward passes of each example and environment."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.helpers.algorithms.methods import (
     ON_EVERY_TASK,
     gradient,
     require_equation,
+    require_six_updates,
     risks_of,
     tiny,
 )
@@ -165,7 +167,9 @@ def diagonals(
     return spread(slopes[:-1], slopes[-1]), spread(found[:-1], found[-1])
 
 
-def penalty(name: str, network: Any, task: Task, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+def penalty(
+    name: str, network: Any, task: Task, batch: Batch, noise: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
     """The mean risk, and the two distances by the authors' loop."""
     head = list(network.classifier.parameters())
     risks = list(risks_of(network, task, batch))
@@ -175,8 +179,8 @@ def penalty(name: str, network: Any, task: Task, batch: Batch) -> tuple[Tensor, 
         found = hessian_gradients(risks, head)
     else:
         signs = None
-        if batch.noise:
-            z = 2 * batch.noise["bits"].double() - 1
+        if noise:
+            z = 2 * noise["bits"].double() - 1
             signs = torch.cat([z[..., :-1].flatten(2), z[..., -1]], 2)
         found = diagonals(risks, head, signs)
     return torch.stack(risks).mean(), *found
@@ -196,12 +200,26 @@ def test_the_distances_are_those_of_the_authors_loop(
     """With 40 examples CMA stores Hessians, with 2 it does not."""
     algorithm = tiny(name, task, **WEIGHTS, **values)
     batch = algorithm.prepared(tiny_batch(task, examples=examples), 0)
-    risk, of_gradients, of_hessians = penalty(name, algorithm.network, task, batch)
+    risk, of_gradients, of_hessians = penalty(name, algorithm.network, task, batch, batch.noise)
     wanted = risk + 30 * of_gradients + 20 * of_hessians
     out = algorithm.outputs(batch, 0)
     require_equation(algorithm.objective(out), wanted, algorithm.network)
     found = (out.metrics["gradient distance"], out.metrics["Hessian distance"])
     torch.testing.assert_close(found, (of_gradients.detach(), of_hessians.detach()))
+
+
+@pytest.mark.parametrize(("name", "values"), CASES)
+def test_six_updates_are_those_of_the_authors_loop(name: str, values: dict[str, Any]) -> None:
+    """With Adam and weight decay; the penalty moves the weights."""
+    plain = {**PLAIN, "optimizer": "adam", "weight_decay": 0.01, **values}
+    algorithm = tiny(name, **plain, **WEIGHTS)
+
+    def loss(network: nn.Module, batch: Batch, step: int, factor: float) -> Tensor:
+        noise = algorithm.noise_at(batch, step)
+        risk, first, second = penalty(name, network, BINARY, batch, noise)
+        return risk + factor * (30 * first + 20 * second)
+
+    require_six_updates(algorithm, loss, partial(torch.optim.Adam, lr=0.01, weight_decay=0.01))
 
 
 def test_many_probes_estimate_the_diagonal() -> None:

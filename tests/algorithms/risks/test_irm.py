@@ -1,6 +1,5 @@
-"""ERM, IRM, VIRMv1, MMIRMv1, IRM_TV and BIRM, and the schedule that penalized methods share."""
+"""ERM, IRM's penalty, and the schedule that all penalized methods share."""
 
-import itertools
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import Batch, algorithms, first_step
 from oodbench.conformance.tiny_problems import LAST, PLAIN, network_step, tiny_batch
-from oodbench.errors import UserError
 from oodbench.hparams import distributions
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.tasks import Task
@@ -151,54 +149,3 @@ def test_an_update_of_erm_descends_the_mean_of_the_environments_risks(task: Task
     network = tiny("ERM", task).network
     wanted = gradient(risks_of(network, task, batch).mean(), network.parameters())
     torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)
-
-
-def variance(slopes: Tensor, share: float) -> Tensor:
-    penalties = slopes.square()
-    return (1 - share) * penalties.mean() + share * penalties.var(correction=1)
-
-
-def worst(slopes: Tensor, least: float) -> Tensor:
-    """The best vertex of the weights that sum to one: all at their least except one."""
-    vertices = least + (1 - 5 * least) * torch.eye(5, dtype=slopes.dtype)
-    return (vertices @ slopes.square().flatten()).max()
-
-
-RELATIVES: Any = [
-    *(("VIRMv1", {"variance_share": v}, 1.0, partial(variance, share=v)) for v in (0.3, 0.9)),
-    *(("MMIRMv1", {"lambda_min": v}, 1.0, partial(worst, least=v)) for v in (-0.6, 0.1)),
-    ("IRM_TV", {}, 0.0, lambda slopes: slopes.abs().mean() ** 2),
-    ("BIRM", {"deviation": 0.3}, 0.0, lambda slopes: slopes.square().mean()),
-]
-"""Names, hyperparameters, weights at first, and the penalties of scale gradients (draws, E)."""
-
-
-@pytest.mark.parametrize(("name", "values", "initial", "penalty"), RELATIVES)
-@pytest.mark.parametrize("weight", [0.8, 50.0])
-@ON_EVERY_TASK
-def test_relatives_have_their_penalties_of_the_scale_gradients(
-    task: Task, weight: float, name: str, values: dict[str, Any], initial: float, penalty: Any
-) -> None:
-    """BIRM's are at ten drawn scales."""
-    schedule: Any = {"penalty_weight": weight, "anneal_steps": 3, "divide_by_weight": True}
-    algorithm = tiny(name, task, **schedule, **values)
-    for step, now in ((2, initial), (3, weight)):
-        out = algorithm.outputs(algorithm.prepared(tiny_batch(task), step), step)
-        scales = torch.ones(1, 5)
-        if name == "BIRM":
-            scales = 1 + 0.3 * out.batch.noise["scales"].double()
-            assert scales.shape == (10, 5)
-        places = itertools.product(range(len(scales)), range(5))
-        slopes = [
-            scale_gradient(task, out.logits[e], out.targets[e], at=float(scales[s, e]))
-            for s, e in places
-        ]
-        total = out.risks.mean() + now * penalty(torch.stack(slopes).view(scales.shape))
-        require_equation(algorithm.objective(out), total / max(now, 1), algorithm.network)
-
-
-def test_a_share_or_a_least_weight_out_of_range_is_told() -> None:
-    with pytest.raises(UserError, match=r"^MMIRMv1: 'lambda_min' must be at most 1/5 with that"):
-        tiny("MMIRMv1", lambda_min=0.3)
-    with pytest.raises(UserError, match=r"^'variance_share' in .* between 0\.0 and 1\.0, not 1\.5"):
-        tiny("VIRMv1", variance_share=1.5)
