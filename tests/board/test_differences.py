@@ -58,16 +58,8 @@ def test_its_tables_say_what_trained_it_and_it_is_valid_whatever_methods_and_dat
         ("- IRM", "- {name: IRM, hparams: {lr: 0.5}}", "IRM on digits: lr is not the protocol's"),
         ("- IRM", "- {name: IRM, hparams: {clip_norm: 1.0}}", "clip norm is not the protocol's"),
         ("- IRM", "- {name: ERM, label: IRM}", "IRM on digits: algorithm is not the protocol's"),
-        (
-            "- IRM",
-            "- {name: IRM, average: swa, label: IRM}",
-            "IRM on SEM: average is not the protocol's",
-        ),
-        (
-            "- IRM",
-            "- {name: IRM, adapt: T3A, label: IRM}",
-            "IRM on SEM: adapt is not the protocol's",
-        ),
+        ("- IRM", "- {name: IRM, average: swa, label: IRM}", "average is not the protocol's"),
+        ("- IRM", "- {name: IRM, adapt: T3A, label: IRM}", "adapt is not the protocol's"),
         ("hparam_draws: 4", "hparam_draws: 5", "draw 4 missing (5 are planned)"),
         ("trials: 4", "trials: 3", "4 of 16 runs are under another protocol, first run"),
         ("label: digits", "label: images", "digits: the protocol does not have this dataset"),
@@ -89,9 +81,7 @@ def test_trained_again_by_this_version_its_runs_differ_for_a_reason(older: Path)
     text = " ".join(text.split())
     assert "0 equal bit for bit, 0 equal within round-off, 3 off, 0 without a result" in text
     assert re.search(r"off: \w+ on digits, trial \d, draw \d \(run \w+\)", text)
-    assert re.search(
-        r"furthest off is \w+ on digits, trial \d, draw \d, by 25\.0 points of acc", text
-    )
+    assert re.search(r"furthest off is \w+ on digits, trial \d, draw \d, by 25\.0 points", text)
     assert re.search(BOTH_SIDES, text)
 
 
@@ -108,29 +98,21 @@ def test_a_run_that_this_version_cannot_train_is_a_failure(older: Path) -> None:
     assert "none of 1 run has a result." in text
 
 
-def test_rows_trained_by_another_version_stand_beside_it_with_the_reason(
-    older: Path, half: Path
-) -> None:
+def test_rows_of_another_version_stand_beside_it_with_the_reason(older: Path, half: Path) -> None:
     frames = beside_board(str(older), [half])
     assert "ERM, IRM on SEM: 32 of 32 runs here are equal to the board's." in texts(frames.notes)
     *_, unlike, made = texts(frames.notes)
-    assert unlike.startswith(
-        "ERM (here), IRM (here) on digits: of 32 runs that are also on the board, 0 eq"
-    )
+    assert unlike.startswith("ERM (here), IRM (here) on digits: of 32 runs that are also on")
     assert unlike.endswith("by 25.0 points of accuracy.")
     assert re.match(BOTH_SIDES, made)
 
 
-def test_a_method_whose_ranges_have_moved_since_has_a_row_of_its_own(
-    older: Path, tmp_path: Path
-) -> None:
+def test_a_method_whose_ranges_have_moved_has_a_row_of_its_own(older: Path, tmp_path: Path) -> None:
     rows = [{"name": "IRM", "hparams": {"penalty_weight": [1.0, 2.0, 3.0, 4.0]}}]
     moved = trained(tmp_path, "moved", algorithms=rows, datasets=[SEM])
     frames = beside_board(str(older), [moved])
     assert {"IRM", "IRM (here)"} < set(frames.runs["label"]) and frames.runs["id"].is_unique
-    assert any(
-        "; 16 have other hyperparameters than the board's." in note for note in texts(frames.notes)
-    )
+    assert "; 16 have other hyperparameters than the board's." in " ".join(texts(frames.notes))
 
 
 @pytest.mark.parametrize("dataset", ["colored digits", "SEM, FOU", "SEM, PES", "city weather"])

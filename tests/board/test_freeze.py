@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from oodbench.board.freeze import data_digests, freeze, frozen_rules
+from oodbench.board.freeze import freeze, frozen_rules
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import predictions_of_runs
@@ -43,9 +43,7 @@ def test_a_board_is_its_sweep_and_two_tables(board: Path, half: Path) -> None:
     assert rows == [(dataset, row) for dataset in ("SEM", "digits") for row in ("ERM", "IRM")]
     assert set(runs["id"]) == set(Directory(half).plan()["rows"]["id"])
     assert (runs["training_seconds"] > 0).all()
-    assert {made["vectorized"] for made in runs["provenance"][runs["dataset_label"] == "SEM"]} == {
-        True
-    }
+    assert all(made["vectorized"] for made in runs["provenance"][runs["dataset_label"] == "SEM"])
     assert all(made["data"].keys() >= {"5"} for made in runs.loc[:15, "provenance"])
 
 
@@ -62,9 +60,7 @@ def test_a_row_that_adapts_keeps_the_draws_of_its_adaptation(tmp_path: Path) -> 
     assert "accuracy (before)" in set(metrics)
 
 
-def test_rows_are_added_and_others_left_alone(
-    board: Path, half: Path, copy: Path, mine: Path
-) -> None:
+def test_rows_are_added_to_the_others(board: Path, half: Path, copy: Path, mine: Path) -> None:
     added, there = freeze(half, copy)
     assert (len(added), len(there)) == (0, 4) and contents(copy) == contents(board)
     before = stored(copy)
@@ -155,9 +151,7 @@ def test_a_row_of_several_codes_is_refused(half: Path, tmp_path: Path) -> None:
     assert "on SEM: its runs were trained by several codes" in " ".join(text.split())
 
 
-def test_the_predictions_of_a_board_give_what_those_of_the_directory_give(
-    copy: Path, kept: Path
-) -> None:
+def test_the_predictions_of_a_board_are_those_of_the_directory(copy: Path, kept: Path) -> None:
     """They were trained one by one, and have the bits of the runs that were trained side by side."""
     before = contents(copy)
     assert "0 rows" in invoke("freeze", kept, copy, "--predictions")
@@ -191,14 +185,6 @@ def test_damaged_predictions_are_named(copy: Path, kept: Path) -> None:
     for content in (file.read_bytes()[:-9], b"", b"PAR1 and more"):
         file.write_bytes(content)
         assert f"{file} is torn" in invoke("table", copy, "--metric", "auroc", code=2)
-
-
-def test_digests_follow_the_data() -> None:
-    first, again, other, more = (
-        data_digests("LinearSEM", {"num_examples": count}, trials, None)
-        for count, trials in ((40, [0]), (40, [0]), (41, [0]), (40, [0, 1]))
-    )
-    assert first == again and other != first != more
 
 
 @pytest.mark.nightly

@@ -67,9 +67,7 @@ def test_chosen_rows_keep_their_places_among_all() -> None:
 
 
 @pytest.mark.slow
-def test_the_constant_answer_is_compared_with_all_rows_whichever_are_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_constant_answer_is_compared_with_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[set[str]] = []
 
     def compare(frame: pd.DataFrame) -> list[Note]:
@@ -96,9 +94,7 @@ def test_the_protocol_of_the_board_plans_the_runs_that_are_frozen(dataset: str) 
 @pytest.mark.parametrize(
     ("dataset", "metric", "off"), [(TWO[0], "mse", 2e-3), (TWO[1], "accuracy", 6e-3)]
 )
-def test_the_shipped_predictions_give_the_frozen_values(
-    dataset: str, metric: str, off: float
-) -> None:
+def test_the_predictions_give_the_frozen_values(dataset: str, metric: str, off: float) -> None:
     """Half precision makes ties of classes: accuracies differ by up to 0.005."""
     p = pd.read_parquet(predictions_file(BOARD, dataset))
     outputs = p.filter(like="output_").to_numpy()
@@ -107,9 +103,8 @@ def test_the_shipped_predictions_give_the_frozen_values(
     else:
         value = (outputs.argmax(1) == p["target"]).astype(float)
     ours = value.groupby([p["id"], p["step"], p["environment"]]).mean()
-    records = pd.read_parquet(BOARD / "records.parquet").query(
-        "metric == @metric and split == 'in'"
-    )
+    records = pd.read_parquet(BOARD / "records.parquet")
+    records = records.query("metric == @metric and split == 'in'")
     theirs = records.set_index(["id", "step", "environment"])["value"]
     assert len(ours) > 500 and ours.index.isin(theirs.index).all()
     np.testing.assert_allclose(ours, theirs[ours.index], rtol=off, atol=off)

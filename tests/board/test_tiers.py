@@ -12,9 +12,7 @@ LITE = "lite: {datasets: [SEM], draws: 2, trials: 3}\n"
 
 
 @pytest.mark.nightly
-def test_a_tier_is_trained_and_shown_beside_as_much_of_the_board(
-    copy: Path, tmp_path: Path
-) -> None:
+def test_a_tier_is_shown_beside_as_much_of_the_board(copy: Path, tmp_path: Path) -> None:
     (copy / "tiers.yaml").write_text(LITE)
     run = ("run", copy, "--algorithm", "VREx", "--tier", "lite", "--workers", 1)
     text = invoke(*run, "--out", tmp_path / "out")

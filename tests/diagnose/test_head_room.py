@@ -132,9 +132,7 @@ def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Pa
     assert before == {p: p.stat().st_mtime_ns for p in tmp_path.glob("ended/*")}
 
 
-def test_a_dataset_without_out_splits_is_refused_and_one_without_an_option_has_no_ceiling(
-    tmp_path: Path,
-) -> None:
+def test_a_dataset_needs_out_splits_and_an_option_for_a_ceiling(tmp_path: Path) -> None:
     options = LaunchOptions(out=tmp_path, launcher="debug")
     with pytest.raises(UserError, match="FourPoints has neither `out` splits nor validation"):
         head_room("FourPoints", {}, options)
@@ -142,9 +140,7 @@ def test_a_dataset_without_out_splits_is_refused_and_one_without_an_option_has_n
     assert "ceiling" not in room.figures.ceilings and room.constant is not None
 
 
-def test_the_value_of_the_test_alone_is_that_of_a_draw_that_other_trials_choose(
-    tmp_path: Path,
-) -> None:
+def test_the_value_of_the_test_alone_is_of_a_draw_that_other_trials_choose(tmp_path: Path) -> None:
     made = Made(tmp_path)
     accuracy = {(0, 0): 0.9, (1, 0): 0.5, (0, 1): 0.7, (1, 1): 0.8}  # by draw and trial
     for (draw, trial), score in accuracy.items():

@@ -13,6 +13,7 @@ from oodbench.metrics import checked, metrics, values_of_examples
 from oodbench.results.read import joined
 from oodbench.selection.judge import choose
 from oodbench.tasks import Task
+from tests.helpers.algorithms.plugins import plugins_in
 from tests.helpers.commands import installed, python, type_in
 from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import edited, tiny_file
@@ -62,23 +63,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     changes = {"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1}
     file = str(tiny_file(folder, **changes, steps=10, evaluate_every=5))
     options = ["--launcher", "debug", "--keep-predictions", "--yes", "--out", str(folder / "out")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "_classes", dict(metrics.items()))
-        patch.syspath_prepend(folder)
+    with plugins_in(folder, "my_metrics"):
         type_in("sweep", "launch", file, *options, *OWN, code=0)
-        del sys.modules["my_metrics"]  # the commands of a test import it again
     return folder
 
 
 @pytest.fixture
-def out(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def out(trained: Path, tmp_path: Path) -> Iterator[Path]:
     """A copy of the results, beside the plug-in, which is forgotten afterwards."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(metrics, "_classes", dict(metrics.items()))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    yield tmp_path / "out"
-    sys.modules.pop("my_metrics", None)
+    with plugins_in(tmp_path, "my_metrics"):
+        yield tmp_path / "out"
 
 
 @pytest.mark.nightly
@@ -170,18 +165,18 @@ def test_a_recorded_proportion_is_at_most_1() -> None:
         assert checked("accuracy", rounded) == rounded
 
 
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget() -> None:
     """Have the process know nothing of the plug-in's metrics."""
     for name in ("confidence", "group_gap", "mean_output"):
-        monkeypatch.delitem(metrics._classes, name, raising=False)
+        metrics._classes.pop(name, None)
     sys.modules.pop("my_metrics", None)
 
 
 @pytest.mark.parametrize(("command", "flag"), ASKED)
 def test_the_direction_of_a_metric_is_that_of_its_plugin_and_never_guessed(
-    out: Path, monkeypatch: pytest.MonkeyPatch, command: str, flag: str
+    out: Path, command: str, flag: str
 ) -> None:
-    forget(monkeypatch)
+    forget()
     type_in("report", "table", out, "--metric", "loss", code=0)
     assert "my_metrics" not in sys.modules  # nobody needs it
     name = "train_val:confidence" if flag == "--rule" else "confidence"
@@ -190,7 +185,7 @@ def test_the_direction_of_a_metric_is_that_of_its_plugin_and_never_guessed(
     assert metrics.find("confidence") is not None
     if flag == "--metric":
         assert "confidence: higher is better" in " ".join(shown.stdout.split())
-    forget(monkeypatch)
+    forget()
     Path("my_metrics.py").unlink()
     lost = type_in("report", command, out, flag, name, code=2)
     assert "--plugin my_metrics, in Python" in lost.stderr

@@ -4,27 +4,15 @@ import pandas as pd
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.report.cells import COLUMNS, cells, on_tests, scores
+from oodbench.report.cells import cells, on_tests
 from oodbench.results.read import read_results
 from oodbench.selection.judge import judge
 from tests.helpers.results.made import OneStep, spec
 
 
-def test_a_row_for_each_value_of_a_cell(tmp_path: Path) -> None:
+def test_a_number_of_the_predictor_is_no_metric_of_a_table(tmp_path: Path) -> None:
     made = OneStep(tmp_path)
-    for label, value in (("ERM", 0.5), ("IRM", 0.75)):
-        for trial in range(2):
-            tests = value + trial / 8, value
-            made.add(spec("D", label, "a+b", trial=trial), *tests, predictor={"causal_error": 0.25})
-    made.add(spec("D", "IRM", "a+b", trial=2), state="planned")
-    table = cells(judge(read_results(made.results), "train_val"))
-    assert list(table) == COLUMNS and len(table) == 2 * 3 * 3
-    of_irm = on_tests(table).query("label == 'IRM' and environment == 'a'")
-    assert of_irm["value"].tolist()[:2] == [0.75, 0.875] and of_irm["higher"].all()
-    assert of_irm["complete"].tolist() == [True, True, False]
-    own = table[(table["environment"] == "") & table["complete"]]
-    assert set(own["metric"]) == {"causal_error"} and set(own["value"]) == {0.25}
-    assert not own["higher"].any() and len(scores(table)) == 2 * 2 * 2
+    made.add(spec("D", "ERM"), 0.5, predictor={"causal_error": 0.25})
     with pytest.raises(UserError, match="causal_error is a number of the predictor"):
         cells(judge(read_results(made.results)), "causal_error")
 

@@ -7,13 +7,12 @@ import math
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oodbench.report.tables import FORMATS, LATEX, print_sheet
+from oodbench.report.tables import FORMATS, print_sheet
 from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined
@@ -148,21 +147,6 @@ def test_the_summary_has_mean_accuracies_and_mean_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("format_", "file"), [("markdown", "table.md"), ("latex", "table.tex")])
 def test_a_format_is_golden(sweep: OneStep, format_: str, file: str) -> None:
     assert any_version(text(sweep, format_)) == (GOLDEN / file).read_text()
-
-
-def test_latex_leaves_no_special_character_bare(sweep: OneStep) -> None:
-    shown = FORMATS["latex"](replace(sheet(sweep.leaderboard()), paper=None))
-    body = [line for line in shown.splitlines() if not line.startswith("%")]
-    for line in body:
-        bare = line
-        for escaped in LATEX.values():
-            bare = bare.replace(escaped, "")
-        assert not re.search(r"[%$#_~^<>|±*\[]", bare), line
-        assert bare.count("{") == bare.count("}"), line
-    cells = [line.count(" & ") for line in body if line.endswith(r"\\")]
-    assert len(cells) == 16 and cells[:4] == [4] * 4
-    for name in ("table", "tabular"):
-        assert shown.count(f"\\begin{{{name}}}") == shown.count(f"\\end{{{name}}}") == 4
 
 
 def test_csv_and_json_are_tidy_and_exact(sweep: OneStep) -> None:

@@ -158,9 +158,7 @@ def test_a_finding_says_that_no_row_differs_from_the_constant_answer(
     assert [text.partition(" (")[0] for text in found] == [sentence] * bool(sentence)
 
 
-def test_a_finding_on_the_constant_answer_is_of_all_rows_whichever_are_shown(
-    tmp_path: Path,
-) -> None:
+def test_a_finding_on_the_constant_answer_is_of_all_rows(tmp_path: Path) -> None:
     tables = read_results(with_references(tmp_path, {"ERM": 0.61, "IRM": 0.9}, ()).results)
     found = texts(board_sheet(tables, shown=only(tables, (), ["ERM"])).notes)
     assert not [text for text in found if text.startswith("No row of D")]

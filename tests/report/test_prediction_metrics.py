@@ -37,7 +37,7 @@ def test_an_unknown_metric_is_answered_with_those_that_the_task_has(tmp_path: Pa
         reported_metrics(regression, "zzz")
 
 
-def test_recorded_accuracies_follow_from_the_predictions(kept: Directory) -> None:
+def test_recorded_accuracies_follow_from_predictions(kept: Directory) -> None:
     @register("again")
     class Again(PredictionMetric):
         def of_predictions(self, p: Predictions) -> float:

@@ -167,9 +167,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*the run starts again")
 @pytest.mark.parametrize(("pattern", "damage"), [*zip([*FILES] * 3, cycle(DAMAGES), strict=False)])
-def test_every_command_answers_whatever_is_damaged(
-    healthy: Healthy, tmp_path: Path, pattern: str, damage: str
-) -> None:
+def test_every_command_answers(healthy: Healthy, tmp_path: Path, pattern: str, damage: str) -> None:
     """An answer (0) or one sentence (2), no traceback; a damaged run does not hide the healthy ones,
     and no command makes other numbers of it.
     """

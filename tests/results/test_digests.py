@@ -68,9 +68,7 @@ def package(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("file", "old", "new"), [*EDITS, *NO_EDITS])
-def test_an_edit_is_noticed_if_it_computes_something_else(
-    package: Path, file: str, old: str, new: str
-) -> None:
+def test_an_edit_of_what_is_computed_is_seen(package: Path, file: str, old: str, new: str) -> None:
     recorded = code_at(package / "method.py")
     text = (package / file).read_text()
     assert old in text and changed_files(recorded) == []
@@ -115,9 +113,7 @@ def test_every_method_has_a_digest_of_files_of_its_folder() -> None:
     assert code_of(Algorithm) is None and code_of(networks.get("MLP")) is None
 
 
-def test_a_file_of_the_same_size_and_time_is_not_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_files_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither for this directory nor for one beside it."""
     monkeypatch.setattr(stale, "sha256", unwrap(sha256))
     file = tmp_path / "a.csv"

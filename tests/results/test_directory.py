@@ -198,9 +198,7 @@ def test_a_thread_with_the_number_of_a_process_that_is_gone_does_not_train(tmp_p
 
 
 @pytest.mark.parametrize(("age", "state"), [(0.0, "running"), (LOST_AFTER + 1, "lost")])
-def test_a_run_of_another_machine_is_judged_by_its_heartbeat(
-    tmp_path: Path, age: float, state: str
-) -> None:
+def test_a_run_elsewhere_is_judged_by_its_heartbeat(tmp_path: Path, age: float, state: str) -> None:
     assert beating(tmp_path, time=time.time() - age, host="another", pid=1).state() == state
 
 
@@ -239,9 +237,7 @@ def test_results_of_another_schema_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings", [{"plugins": 5}, {"sweep": 5}, {"selection": []}, {"sweep": {"hparams_from": 5}}]
 )
-def test_a_sweep_json_of_other_types_is_told_in_a_sentence(
-    tmp_path: Path, settings: dict[str, object]
-) -> None:
+def test_a_sweep_json_of_other_types_is_told(tmp_path: Path, settings: dict[str, object]) -> None:
     results = Directory(tmp_path)
     results.store("s", settings, pd.DataFrame(spec_columns([SPEC], [SPEC.id])))
     with pytest.raises(UserError, match=r"^\S+sweep\.json is damaged: settings\.") as told:

@@ -170,9 +170,7 @@ def test_a_damaged_part_is_named_and_left_out(parts: Directory, damage: str) -> 
         type_in("sweep", "status", parts.path, code=0)
 
 
-def test_a_run_that_two_parts_tell_otherwise_counts_nowhere_until_it_ends_again(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_parts_tell_otherwise_counts_nowhere_until_it_ends_again(tmp_path: Path) -> None:
     ours, theirs = made(tmp_path / "ours"), made(tmp_path / "theirs", ROWS[1:], value=0.75)
     for each in (ours, theirs):
         compact(each.results)
@@ -242,9 +240,7 @@ def deaths(
 
 
 @AT_EVERY
-def test_a_compaction_that_is_killed_anywhere_loses_nothing_and_counts_nothing_twice(
-    tmp_path: Path, every: int
-) -> None:
+def test_a_compaction_that_is_killed_anywhere_loses_nothing(tmp_path: Path, every: int) -> None:
     wanted = numbers(made(tmp_path / "wanted", (*ROWS, "VREx")).results)
     before = made(tmp_path / "before", ROWS[:1])
     compact(before.results)

@@ -30,9 +30,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield disk / "out"
 
 
-def test_what_reads_works_and_what_would_write_says_so_in_one_sentence(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_what_reads_works_and_what_would_write_says_so(folder: Path, tmp_path: Path) -> None:
     reading = ("report", "table"), ("report", "compare"), ("report", "why"), ("report", "html")
     options = {"why": ("--algorithm", "ERM"), "html": ("--out", tmp_path / "page.html")}
     for room, verb in reading:

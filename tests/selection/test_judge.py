@@ -94,9 +94,7 @@ def test_a_rule_may_judge_by_another_recorded_metric(tmp_path: Path) -> None:
             choose(frames, name)
 
 
-def test_the_guides_rules_score_by_the_worst_environment_and_by_the_last_steps(
-    tmp_path: Path,
-) -> None:
+def test_the_guides_rules_score_by_the_worst_environment_and_last_steps(tmp_path: Path) -> None:
     records = {
         0: out(0.9, 0.0),
         5: out(0.5, 0.4),
@@ -119,9 +117,7 @@ def test_the_guides_rules_score_by_the_worst_environment_and_by_the_last_steps(
         ]
 
 
-def test_a_score_of_another_shape_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_score_has_the_shape_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frames = load(tmp_path, [Trained({0: out(0.5, 0.5), 5: out(0.6, 0.6)})])
     monkeypatch.setattr(TrainVal, "score", lambda self, values, weights, higher: values)
     with pytest.raises(
@@ -385,9 +381,7 @@ def test_ties_also_of_nan_go_to_the_lowest_draw_then_to_the_earliest_step(tmp_pa
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "mse"])
-def test_nan_or_a_missing_part_of_the_evidence_is_the_worst_score(
-    tmp_path: Path, metric: str
-) -> None:
+def test_nan_or_missing_evidence_is_the_worst_score(tmp_path: Path, metric: str) -> None:
     runs = [
         Trained({0: out(math.nan, 1e6), 5: out(math.inf, 0)}, metric=metric),
         Trained({5: out(0.1, 0.2)}, draw=1, metric=metric),
@@ -507,9 +501,7 @@ def test_the_order_of_rows_changes_nothing(whole: Tables, seed: int, rule: str) 
         ("oracle", 0.0, "holdout above 0"),
     ],
 )
-def test_a_rule_says_what_a_sweep_lacks(
-    tmp_path: Path, rule: str, holdout: float, need: str
-) -> None:
+def test_a_rule_says_what_it_lacks(tmp_path: Path, rule: str, holdout: float, need: str) -> None:
     frames = load(tmp_path, [Trained({0: out(1, 1)}, holdout=holdout)])
     with pytest.raises(UserError, match=need):
         choose(frames, rule)

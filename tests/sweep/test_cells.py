@@ -1,7 +1,6 @@
 """What the cells of a sweep share: environments held out, and draws of hyperparameters."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
-from oodbench.hparams import defaults, draw, hparam, uniform
+from oodbench.hparams import defaults
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import read_sweep
@@ -44,9 +43,7 @@ def test_methods_share_the_quantiles_of_what_all_have() -> None:
         ("choice(0.25, 4)", lambda v: v in (0.25, 4)),
     ],
 )
-def test_a_file_may_give_a_default_and_a_range_of_its_own(
-    text: str, allowed: Callable[[float], bool]
-) -> None:
+def test_a_file_may_give_a_default_and_a_range(text: str, allowed: Callable[[float], bool]) -> None:
     given = {"default": 0.5, "range": text}
     runs = by_row(algorithms=[{"name": "VREx", "hparams": {"penalty_weight": given}}])
     drawn = [runs["VREx", k, 0].hparams["penalty_weight"] for k in range(4)]
@@ -67,23 +64,6 @@ def test_a_range_of_a_file_may_differ_between_kinds_of_data() -> None:
     )
     assert synthetic[0] == 4.0 and {synthetic[k] for k in (1, 2, 3)} <= {5.0, 6.0}
     assert set(linear.values()) == {3.0}
-
-
-@dataclass(frozen=True)
-class Low:
-    lr: float = hparam(0.5, uniform(0.0, 1.0))
-
-
-@dataclass(frozen=True)
-class High:
-    lr: float = hparam(15.0, uniform(10.0, 20.0))
-
-
-def test_other_ranges_are_drawn_at_the_same_quantile() -> None:
-    for k in range(1, 6):
-        low, high = (draw(s, s.__name__, k, shared={"lr"})["lr"] for s in (Low, High))
-        assert isinstance(low, float) and isinstance(high, float)
-        assert high == pytest.approx(10 + 10 * low)
 
 
 def test_draw_0_is_the_defaults_and_others_are_drawn_once_or_per_trial() -> None:

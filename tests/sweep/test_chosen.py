@@ -70,16 +70,11 @@ def test_the_draw_with_the_best_mean_over_trials_is_trained_in_new_trials(
     [
         ({"trials": 4}, r"2\] would be trained again; use other trials, such as `trials: \[3, 4"),
         ({"algorithms": ["IRM"]}, "no choice of hyperparameters for IRM on LinearSEM"),
-        (
-            {"algorithms": [{"name": "IRM", "label": "ERM"}]},
-            "chosen hyperparameters for ERM Linear none none .* which is IRM Linear none none here",
-        ),
+        ({"algorithms": [{"name": "IRM", "label": "ERM"}]}, "ERM Linear .* is IRM Linear .* here"),
         ({"hparams_from": "nowhere"}, "there is no directory nowhere"),
     ],
 )
-def test_a_choice_that_is_not_there_is_refused(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_a_choice_must_be_there(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     tuned(tmp_path)
     with pytest.raises(UserError, match=message):
         again(tmp_path, **changes)

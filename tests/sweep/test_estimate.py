@@ -8,25 +8,13 @@ from torch import Tensor
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep import estimate
 from oodbench.sweep.estimate import forecast
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
 from oodbench.train import evaluate
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.results.sweeps import specs
 
-SWEEP: dict[str, Any] = {
-    "name": "plain",
-    "datasets": ["LinearSEM"],
-    "algorithms": ["ERM"],
-    "steps": 4,
-    "evaluate_every": 2,
-    "trials": 3,
-}
+SHORT: dict[str, Any] = {"steps": 4, "evaluate_every": 2, "trials": 3}
 SETTINGS = TrainSettings()
-
-
-def specs(**changes: Any) -> list[RunSpec]:
-    return list(make_plan(validate(SWEEP | changes, "plain")).runs.values())
 
 
 def bundles(monkeypatch: pytest.MonkeyPatch, takes: Callable[[str], float]) -> list[RunSpec]:
@@ -60,20 +48,18 @@ def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
     monkeypatch.setattr(Run, "predict", slow)
     monkeypatch.setattr(evaluate, "CHUNK", (10, 10))
-    runs = specs(algorithms=["LeastSquares"])
+    runs = specs(**SHORT, algorithms=["LeastSquares"])
     examples = sum(len(e.y) for e in Run(runs[0], SETTINGS).scored.environments.values())
     expected = forecast(runs, SETTINGS)
     assert predicted == 10 * len(expected.alone) > 0
     assert sum(map(expected.seconds_of, runs)) == pytest.approx(2 * len(runs) * examples)
 
 
-def test_runs_of_different_structure_are_measured_as_programs_of_one_structure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_runs_are_measured_as_programs_of_one_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A draw of URM has one, two or three layers in its discriminator."""
     monkeypatch.setattr(estimate, "BUDGET", 0.001)
     urm = {"name": "URM", "hparams": {"batch_size": 2, "squash": "tanh"}}
-    runs = specs(algorithms=[urm], hparam_draws=6, network="MLP")
+    runs = specs(**SHORT, algorithms=[urm], hparam_draws=6, network="MLP")
     layers: dict[tuple[str, ...], set[object]] = {}
     for spec in runs:
         layers.setdefault(spec.bundle_key, set()).add(spec.hparams["discriminator_layers"])
@@ -92,7 +78,9 @@ def test_what_is_not_measured_in_time_is_like_the_rest(
     measured = bundles(monkeypatch, lambda label: 2 * estimate.TOTAL * (label == slow))
     shares: list[float] = []
     sets = [["0.2"], ["0.1", "0.9"]]
-    runs = specs(datasets=["ColoredDigits"], algorithms=["ERM", "IRM"], test_environments=sets)
+    runs = specs(
+        **SHORT, datasets=["ColoredDigits"], algorithms=["ERM", "IRM"], test_environments=sets
+    )
     expected = forecast(runs, SETTINGS, lambda row, share: shares.append(share))
     assert sum(map(expected.seconds_of, runs)) == seconds
     assert len(expected.unmeasured) == unmeasured
@@ -103,5 +91,6 @@ def test_what_is_not_measured_in_time_is_like_the_rest(
 def test_the_rows_that_time_allows_are_of_all_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = bundles(monkeypatch, lambda label: estimate.TOTAL / 5)
     datasets = [{"name": "LinearSEM", "label": "abc"[i], "num_examples": 40 + i} for i in range(3)]
-    forecast(specs(datasets=datasets, algorithms=["ERM", "IRM", "VREx", "SD", "CORAL"]), SETTINGS)
+    rows = ["ERM", "IRM", "VREx", "SD", "CORAL"]
+    forecast(specs(**SHORT, datasets=datasets, algorithms=rows), SETTINGS)
     assert len(measured) == 6 and {spec.dataset_name for spec in measured} == {"a", "b", "c"}

@@ -92,9 +92,7 @@ def mutant(rng: random.Random) -> str:
     ("seed", "count"),
     [(0, 150), *(pytest.param(seed, 500, marks=pytest.mark.nightly) for seed in range(1, 5))],
 )
-def test_a_damaged_file_is_a_sound_plan_or_a_few_short_sentences(
-    seed: int, count: int, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_a_plan_or_a_few_sentences(seed: int, count: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     file = tmp_path / "damaged.yaml"
     refused = 0

@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,6 @@ def test_a_launch_with_nothing_to_train_writes_nothing(tmp_path: Path) -> None:
     assert {"mine", "IRM"} == {*read_results(Directory(out)).runs["label"]}
 
 
-def test_impossible_cells_have_reasons() -> None:
-    plan = tiny(test_environments="pairs", algorithms=["ERM", "VREx"])
-    assert {len(r.test_environments) for r in plan.runs.values() if r.label == "VREx"} == {1}
-    assert {r.label for r in plan.runs.values() if len(r.test_environments) == 2} == {"ERM"}
-    assert len(plan.impossible) == 3
-    assert all("at least two training environments" in i.reason for i in plan.impossible)
-
-
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -125,19 +117,11 @@ def test_a_rule_sees_no_attributes_where_they_are_unknown() -> None:
         tiny(datasets=[DIGITS], attributes="unknown", selection=rule)
 
 
-def test_methods_that_see_test_inputs_say_so_outside_of_the_id() -> None:
-    runs = tiny(algorithms=["ERM", "MTL"]).runs.values()
-    assert {r.label for r in runs if r.transductive} == {"MTL"}
-    for run in runs:
-        assert replace(run, transductive=not run.transductive).id == run.id
-
-
 def test_all_methods_or_all_of_a_kind_are_rows() -> None:
     irm = {"name": "IRM", "label": "strong IRM", "hparams": {"penalty_weight": 1e4}}
     digits = {"name": "ColoredDigits", "copies": 1}
-    plan = tiny(
-        datasets=[digits], algorithms=["GroupDRO", irm, {"kind": "group"}, {"kind": "batch"}]
-    )
+    rows = ["GroupDRO", irm, {"kind": "group"}, {"kind": "batch"}]
+    plan = tiny(datasets=[digits], algorithms=rows)
     labels = list(dict.fromkeys(run.label for run in plan.runs.values()))
     assert labels[:2] == ["GroupDRO", "strong IRM"]
     own = {n for n in algorithms if algorithms.get(n).changes in ("group", "batch")}
@@ -156,7 +140,7 @@ def test_all_methods_or_all_of_a_kind_are_rows() -> None:
         ({"algorithms": ["ERMM"]}, "unknown algorithm 'ERMM'; did you mean ERM.*--plugin MODULE"),
         (
             {"algorithms": [{"name": "IRM", "hparams": {"penalty": 1}}]},
-            "unknown .*'penalty'.*hyperparameters of IRM.*penalty_weight",
+            "'penalty'.*IRM.*penalty_weight",
         ),
         (
             {"algorithms": [{"name": "IRM", "hparams": {"lr": [1, 2]}}], "hparam_draws": 3},
@@ -164,10 +148,7 @@ def test_all_methods_or_all_of_a_kind_are_rows() -> None:
         ),
         ({"algorithms": ["ERM", "ERM"]}, "two algorithms are called 'ERM'"),
         ({"algorithms": [{"kind": "penalties"}]}, "unknown kind of methods 'penalties'.* penalty"),
-        (
-            {"network": "Resnet81", "datasets": [OWN]},
-            "unknown network 'Resnet81'; did you mean ResNet18",
-        ),
+        ({"network": "Resnet81", "datasets": [OWN]}, "network 'Resnet81'; did you mean ResNet18"),
         ({"test_environments": [["0.2", "2", "5"]]}, "no environment is left to train on"),
     ],
 )
@@ -177,9 +158,7 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_metric_of_a_dataset_that_no_run_records_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_metric_of_a_dataset_that_no_run_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.get("ColoredDigits"), "metric", "acc", raising=False)
     message = "unknown metric 'acc' in `metric` of the dataset, .* Colored.*; did you mean accuracy"
     with pytest.raises(UserError, match=message):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from oodbench.selection import selection_rules
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import launchers
 from oodbench.sweep.plan import make_plan
+from tests.helpers.algorithms.plugins import plugins_in
 from tests.helpers.commands import type_in
 from tests.helpers.results.sweeps import tiny_file
 
@@ -44,15 +46,11 @@ SHORT = {"algorithms": ["ERM"], "trials": 1, "steps": 4, "evaluate_every": 2}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Iterator[Path]:
     """A working directory with the plug-in, which is forgotten afterwards."""
-    monkeypatch.setattr(selection_rules, "_classes", dict(selection_rules.items()))
-    monkeypatch.setattr(launchers, "_classes", dict(launchers.items()))
     (tmp_path / "my_rules.py").write_text(PLUGIN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    forget()
-    return tmp_path
+    with plugins_in(tmp_path, "my_rules"):
+        yield tmp_path
 
 
 def forget() -> None:
@@ -94,9 +92,7 @@ READS = [
 ]
 
 
-def test_reading_a_strangers_results_runs_none_of_its_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strangers_results_run_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = ["evil.inside", "evil"]
     monkeypatch.chdir(tmp_path)
     file = str(tiny_file(tmp_path, **SHORT))

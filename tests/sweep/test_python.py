@@ -39,6 +39,9 @@ def frame(**columns: Any) -> pd.DataFrame:
     return pd.DataFrame({**values, "y": rng.choice(["no", "yes"], 90), "site": sites, **columns})
 
 
+COHORT = {"data": frame(), "target": "y", "environment": "site"}
+
+
 def test_its_arguments_are_the_keys_of_a_file() -> None:
     """But for the protocol of a file, which fixes what is given here."""
     own = {"name", "plugins", "datasets", "algorithms", "trials", "keep_weights"}
@@ -67,9 +70,7 @@ def test_it_is_the_sweep_of_a_file_and_goes_on_where_it_was(tmp_path: Path) -> N
     assert results.model("IRM", trial=1, rule="last").spec.trial == 1
 
 
-def test_its_results_are_what_the_reports_print(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_what_reports_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     oodbench.sweep([SEM], ["ERM", "IRM"], out=tmp_path / "mine", **KEYS)
     results = oodbench.Results(tmp_path / "mine")
@@ -89,9 +90,7 @@ def test_its_results_are_what_the_reports_print(
     with pytest.raises(UserError, match="unknown algorithm 'IRN'; did you mean IRM"):
         results.why("IRN")
     wrong: dict[str, Any] = {"dataset": "LinearSEM"}
-    with pytest.raises(
-        UserError, match=r"argument 'dataset' in oodbench\.Results\.table; did .*datas"
-    ):
+    with pytest.raises(UserError, match=r"argument 'dataset' in oodbench\.Results\.table; did"):
         results.table(**wrong)
     records = results.records
     with warnings.catch_warnings(action="error"):
@@ -113,7 +112,7 @@ def test_boards_are_opened_by_their_names_and_others_are_told(tmp_path: Path) ->
 
 
 def test_a_data_frame_is_a_table_whose_content_is_in_the_ids(tmp_path: Path) -> None:
-    entry = {"data": frame(), "target": "y", "environment": "site", "label": "cohort"}
+    entry = COHORT | {"label": "cohort"}
     results = oodbench.sweep([entry], ["ERM"], out=tmp_path / "mine", **KEYS)
     file = tmp_path / "mine" / "data" / "cohort.parquet"
     assert pd.read_parquet(file).equals(frame())
@@ -138,9 +137,8 @@ def test_spans_of_pandas_are_categories(tmp_path: Path) -> None:
     )
     entry = {"target": "y", "environment": "month", "features": ["age", "band"]}
     oodbench.sweep([{"data": data, **entry}], ["ERM"], out=tmp_path / "mine", **KEYS)
-    made: Any = datasets.make(
-        "Table", {"file": "data.parquet", **entry}, tmp_path / "mine" / "data"
-    )
+    file = {"file": "data.parquet"}
+    made: Any = datasets.make("Table", file | entry, tmp_path / "mine" / "data")
     assert made.columns.categories == {"band": ("(-9, 0]", "(0, 9]")}
     assert made.environments == ("2020-01", "2020-02", "2020-03")
 
@@ -184,37 +182,22 @@ class Unnamed(datasets.Dataset):
         ({"stepz": 3}, r"unknown argument 'stepz' in oodbench\.sweep; did you mean steps"),
         ({"steps": "many"}, r"oodbench\.sweep: steps must be default or a whole number"),
         ({"algorithms": [Path]}, "Path.* is not an algorithm: it is not derived from oodbench"),
-        (
-            {"algorithms": [lambda out: out]},
-            "a class or a name is needed, not an object of .*function",
-        ),
+        ({"algorithms": [lambda out: out]}, "a class or a name is needed, not an object"),
         ({"algorithms": [Nameless]}, r"no name yet: .*`@register\('Nameless', paper=\"none\"\)`"),
         ({"datasets": [Unnamed]}, r"oodbench.datasets import register`.*`@register\('Unnamed'\)`"),
         ({"datasets": [{"frame": frame()}]}, "a data frame is the value of `data`, not of `frame`"),
         ({"datasets": [{"data": 3}]}, "`data` is a pandas data frame, not int"),
         ({"datasets": [{"data": frame(), "target": "y"}]}, "unknown column 'environment' in"),
-        (
-            {"datasets": 2 * [{"data": frame(), "target": "y", "environment": "site"}]},
-            "two datasets are called 'data': leave one out, or give them a `label` each",
-        ),
-        (
-            {"datasets": [frame()]},
-            r"without a column `environment` and `target` is given as \{\"data\": frame, "
-            r"\"environment\": \.\.\., \"target\": \.\.\.\}, which name columns: age, dose, y, site",
-        ),
-        (
-            {"datasets": [{"data": frame(id=["A17", 17] * 45)}]},
-            r"Conversion failed for column id with type object; `\.astype\(str\)` makes texts",
-        ),
+        ({"datasets": 2 * [COHORT]}, "two datasets are called 'data': .*give them a `label` each"),
+        ({"datasets": [frame()]}, r"is given as \{.*\}, which name columns: age, dose, y, site"),
+        ({"datasets": [{"data": frame(id=["A17", 17] * 45)}]}, r"column id .*`\.astype\(str\)`"),
         ({"stale": "yes"}, "`stale` is retrain or keep, not 'yes'"),
         ({"observers": "wanddb"}, "unknown observer 'wanddb'; did you mean wandb"),
         ({"workers": 0}, "`workers` must be a whole number from 1"),
         ({"out": None}, "`out` must be a results directory"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(
-    tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
+def test_a_mistake_is_one_sentence(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     keys: dict[str, Any] = {"datasets": [SEM], "algorithms": ["ERM"], "out": tmp_path / "mine"}
     with pytest.raises(UserError, match=words):
         oodbench.sweep(**keys | KEYS | changes)
@@ -222,13 +205,10 @@ def test_mistakes_are_told_in_one_sentence(
 
 def test_a_foreign_folder_gets_no_file(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    data = {"data": frame(), "target": "y", "environment": "site"}
-    for out, words in (
-        (tmp_path, "is not empty and holds no sweep"),
-        (tmp_path / "thesis.tex", "is a file"),
-    ):
-        with pytest.raises(UserError, match=words):
-            oodbench.sweep([data], ["ERM"], out=out, **KEYS)
+    with pytest.raises(UserError, match="is not empty and holds no sweep"):
+        oodbench.sweep([COHORT], ["ERM"], out=tmp_path, **KEYS)
+    with pytest.raises(UserError, match="is a file"):
+        oodbench.sweep([COHORT], ["ERM"], out=tmp_path / "thesis.tex", **KEYS)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -391,9 +371,7 @@ print(model.spec.options["file"], tuple(model(model.dataset.read(pd.DataFrame({"
 
 
 @pytest.mark.slow
-def test_a_script_may_define_its_methods_and_datasets_and_load_its_models_later_and_elsewhere(
-    tmp_path: Path,
-) -> None:
+def test_a_script_may_define_its_classes_and_load_its_models_elsewhere(tmp_path: Path) -> None:
     """Workers do not run the script again, and the runs are stale when the class is another.
 
     A dataset that is not registered is called after its class, also where its base is one. A model's class
@@ -439,9 +417,7 @@ CELLS = (
 
 
 @pytest.mark.slow
-def test_a_notebook_may_define_its_method_and_shows_a_bar(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_defines_its_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     new: Any = nbformat.v4
     notebook = new.new_notebook(cells=[new.new_code_cell(cell) for cell in CELLS])

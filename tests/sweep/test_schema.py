@@ -52,9 +52,7 @@ def test_every_stored_sweep_and_protocol_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(k, v) for k, values in WRONG.items() for v in values])
-def test_a_wrong_value_is_refused_by_schema_and_reader(
-    key: str, value: Any, tmp_path: Path
-) -> None:
+def test_a_wrong_value_is_refused_by_both(key: str, value: Any, tmp_path: Path) -> None:
     values = {**TINY, key: value}
     file = tmp_path / "wrong.yaml"
     file.write_text(json.dumps(values))

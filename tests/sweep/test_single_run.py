@@ -64,9 +64,7 @@ def test_a_directory_keeps_the_run_and_its_weights(tmp_path: Path) -> None:
         (("LinearSEM",), {"precision": "tf32"}, "precision tf32 needs a CUDA device"),
     ],
 )
-def test_what_cannot_be_run_is_told(
-    arguments: tuple[Any, ...], keys: dict[str, Any], words: str
-) -> None:
+def test_mistakes_are_told(arguments: tuple[Any, ...], keys: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         oodbench.run(*arguments, **keys)
 

@@ -70,14 +70,10 @@ SWEEP = {
     "steps": 4,
     "evaluate_every": 2,
 }
-Words = tuple[str, ...]
-LAUNCH: Words = (
-    *("sweep", "launch", "board/protocol.yaml"),
-    *("--out", "out", "--launcher", "debug", "--yes"),
-)
-STATUS: Words = ("sweep", "status", "out")
-TABLE: Words = ("report", "table", "out")
-RUN_OF_BOARD: Words = ("board", "run", "board", "--algorithm", "SpreadRule", "--out", "out")
+LAUNCH = tuple("sweep launch board/protocol.yaml --out out --launcher debug --yes".split())
+STATUS = ("sweep", "status", "out")
+TABLE = ("report", "table", "out")
+RUN_OF_BOARD = ("board", "run", "board", "--algorithm", "SpreadRule", "--out", "out")
 
 
 def type_in(*words: str) -> Result:
@@ -166,9 +162,7 @@ NO_CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_every_command_names_what_has_changed(
-    change: str, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_name_changes(change: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every one of them for a change of code and one of data; a launch and a table for the others."""
     edit, what = CHANGES[change]
     most = None if change in ("method", "image") else 1
@@ -263,9 +257,7 @@ def test_a_run_in_python_is_refused_if_it_is_stale() -> None:
     trained_again()
 
 
-def test_a_run_that_goes_on_stays_of_the_code_that_began_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stays_of_its_first_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One version has trained its first steps, and another one its last."""
     monkeypatch.setattr(loop, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
     spec = first()

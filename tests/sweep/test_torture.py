@@ -15,9 +15,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     return torture.undisturbed(tmp_path_factory.mktemp("undisturbed"))
 
 
-def test_launches_that_are_killed_or_doubled_end_as_if_undisturbed(
-    tmp_path: Path, expected: Directory
-) -> None:
+def test_killed_or_doubled_launches_end_as_undisturbed(tmp_path: Path, expected: Directory) -> None:
     assert not torture.kills(tmp_path, expected, 4, seed=100)
     assert not torture.doubles(tmp_path, expected, 2, seed=100)
 

@@ -54,9 +54,7 @@ def board(kinds: tuple[Tables, pd.DataFrame]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
-def test_its_numbers_are_those_of_the_table_with_the_chosen_runs(
-    made: Made, tree: dict[str, Any], rule: str
-) -> None:
+def test_its_numbers_are_those_of_the_table(made: Made, tree: dict[str, Any], rule: str) -> None:
     board = leaderboard(read_results(made.results), rule)
     frame, chosen = board.frame, board.chosen.chosen
     for row in frame[is_mean(frame)].to_dict(orient="records"):

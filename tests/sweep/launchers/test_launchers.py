@@ -48,9 +48,7 @@ def train(request: pytest.FixtureRequest) -> Train:
 
 
 @pytest.mark.slow
-def test_all_launchers_give_the_same_records(
-    train: Train, tmp_path: Path, undisturbed: Directory
-) -> None:
+def test_launchers_give_equal_records(train: Train, tmp_path: Path, undisturbed: Directory) -> None:
     states = train(job(tiny(trials=3), tmp_path))
     assert set(states.values()) == {"done"}
     assert outcome(Directory(tmp_path)) == outcome(undisturbed)
@@ -135,9 +133,7 @@ def test_a_launcher_is_one_file_of_another_package(tmp_path: Path) -> None:
     assert "unknown resource 'color' in the resources of tiny; did you mean colour" in printed
 
 
-def test_runs_that_a_cluster_has_trained_may_be_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_a_cluster_may_be_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = trained(tmp_path, tiny(trials=1, steps=4, evaluate_every=2))
     done = dict.fromkeys(results.specs(), RunStatus(State.DONE, "in a job"))
     monkeypatch.setattr(Slurm, "states", lambda *_: done)
@@ -147,9 +143,7 @@ def test_runs_that_a_cluster_has_trained_may_be_stale(
     assert reason.sentence.endswith("trained 2 of 2 runs, and 9.0 is here")
 
 
-def test_several_runs_share_a_gpu_and_see_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_share_a_gpu_and_see_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     options: dict[str, Any] = {"workers": None, "devices": "auto"}

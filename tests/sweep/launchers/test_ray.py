@@ -23,9 +23,8 @@ KILLS = 3
 
 @pytest.mark.nightly
 def test_killed_tasks_of_ray_go_on_to_the_bits_of_the_launcher_local(tmp_path: Path) -> None:
-    (script,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs/guide/launchers.md").read_text(), re.DOTALL
-    )
+    guide = (ROOT / "docs/guide/launchers.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert len(script.splitlines()) <= 80
     (tmp_path / "ray_launcher.py").write_text(script)
     out = tmp_path / "out"

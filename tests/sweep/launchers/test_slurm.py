@@ -38,9 +38,8 @@ def sizes(request: Request) -> list[list[int]]:
 def test_runs_are_packed_into_jobs_and_these_into_arrays(tmp_path: Path) -> None:
     few = request(tmp_path, {"runs_per_job": 3, "gpus": "2", "runs_per_gpu": 2}, trials=4)
     assert sizes(few) == [[3, 3, 2]] and few.job.workers == 4
-    many = request(
-        tmp_path / "many", {"cpus": 2, "runs_per_job": 1}, trials=1002, algorithms=["ERM"]
-    )
+    one_each = {"cpus": 2, "runs_per_job": 1}
+    many = request(tmp_path / "many", one_each, trials=1002, algorithms=["ERM"])
     assert sizes(many) == [[1] * 1001, [1]] and many.job.workers == 2
 
 
@@ -121,16 +120,12 @@ def test_memory_is_a_number_with_a_unit(text: str) -> None:
 
 
 def test_a_client_that_reaches_no_controller_asks_for_a_login_node() -> None:
-    said = (
-        "import sys; sys.exit('error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host')"
-    )
+    said = "import sys; sys.exit('error: res_nsearch error: Unknown host')"
     with pytest.raises(UserError, match=r"Unknown host .*is this a login node of the cluster"):
         ask(sys.executable, "-c", said)
 
 
 def test_a_closed_folder_on_the_path_has_no_slurm(tmp_path: Path) -> None:
     (tmp_path / "sbatch").write_text("not a program")
-    with pytest.raises(
-        UserError, match=r"no Slurm on this machine \('sbatch' is not on the PATH\)"
-    ):
+    with pytest.raises(UserError, match="'sbatch' is not on the PATH"):
         ask("sbatch", "--version")
