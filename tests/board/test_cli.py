@@ -145,7 +145,7 @@ def without(metric: str) -> Change:
         (without("val_env"), False, "one score by val_env of each run, first run {first}"),
         (without("mse"), False, "runs without a value on each test environment, first run {first}"),
         (
-            lambda t, of: pd.concat([t, t[of & t["metric"].eq("mse")]]),
+            lambda t, of: pd.concat([t, t[of]]),
             False,
             "ERM on SEM: has a value twice, first run {first}",
         ),

@@ -172,10 +172,8 @@ def test_the_predictions_of_a_board_are_those_of_the_directory(copy: Path, kept:
 
 
 def leaderboard_of(source: Path, rule: str, metric: str) -> pd.DataFrame:
-    text = invoke(
-        *("table", source, "--dataset", "digits", "--rule", rule),
-        *("--metric", metric, "--format", "csv"),
-    )
+    options = ("--rule", rule, "--metric", metric, "--format", "csv")
+    text = invoke("table", source, "--dataset", "digits", *options)
     return pd.read_csv(io.StringIO(text))
 
 

@@ -221,10 +221,7 @@ def test_a_name_that_is_frozen_with_other_code_or_hyperparameters_is_refused(
         ),
         ({"validation_environments": "none"}, r"validation environments of SEM is \[\]"),
         ({"datasets": [SEM | {"label": "model"}]}, "holds model, which"),
-        (
-            {"algorithms": [{"name": "VREx", "hparams": {"batch_size": 7}}]},
-            "batch size of SEM is 7",
-        ),
+        ({"algorithms": [{"name": "VREx", "hparams": {"batch_size": 7}}]}, "batch size of SEM is"),
     ],
 )
 def test_results_under_another_protocol_are_refused(

@@ -63,10 +63,7 @@ def test_each_condition_is_broken_alone(figures: Figures, broken: str) -> None:
 
 def test_what_cannot_be_measured_is_left_out_or_open() -> None:
     found = checks(replace(GOOD, inside={}, late_gain=None, ceilings={}, rows=0))
-    assert {check.what: check.holds for check in found} == {
-        "head-room": None,
-        "choices by ties": True,
-    }
+    assert {c.what: c.holds for c in found} == {"head-room": None, "choices by ties": True}
 
 
 @pytest.mark.parametrize(

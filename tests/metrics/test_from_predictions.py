@@ -37,12 +37,11 @@ def test_the_worst_group_is_the_worst_class() -> None:
     logits, targets = rng.normal(size=(60, 3)), rng.integers(3, size=60)
     p = predictions(logits, targets)
     soft = 0.4 * np.eye(3)[targets] + 0.2  # probabilities, of which the largest says the class
-    assert metric("worst_group_accuracy", predictions(logits, soft)) == metric(
-        "worst_group_accuracy", p
-    )
+    worst = metric("worst_group_accuracy", p)
+    assert metric("worst_group_accuracy", predictions(logits, soft)) == worst
     guess = p.logits.argmax(axis=1)
     wanted = min(accuracy_score(targets[targets == c], guess[targets == c]) for c in range(3))
-    assert metric("worst_group_accuracy", p) == pytest.approx(wanted)
+    assert worst == pytest.approx(wanted)
     binary = predictions([[1.0], [-1.0], [-1.0]], [1.0, 1.0, 0.0], "binary")
     assert metric("worst_group_accuracy", binary) == 0.5
 
@@ -59,16 +58,13 @@ def test_macro_f1_and_auroc_are_scikit_learns() -> None:
     binary = predictions(rng.normal(size=(50, 1)), targets[:50] % 2, "binary")
     wanted = average_precision_score(binary.targets, binary.logits[:, 0])
     assert metric("auprc", binary) == pytest.approx(wanted)
-    assert metric("auroc", binary) == pytest.approx(
-        roc_auc_score(binary.targets, binary.logits[:, 0])
-    )
+    wanted = roc_auc_score(binary.targets, binary.logits[:, 0])
+    assert metric("auroc", binary) == pytest.approx(wanted)
 
 
 def test_classes_that_are_not_there_count_in_neither() -> None:
     p = predictions([[2.0, 1.0, 0.0], [0.0, 1.0, -1.0], [1.0, 0.0, -1.0]], [0, 1, 1])
-    assert (
-        metric("macro_f1", p) == pytest.approx((2 / 3 + 2 / 3) / 2) and metric("auroc", p) == 0.75
-    )
+    assert metric("macro_f1", p) == pytest.approx(2 / 3) and metric("auroc", p) == 0.75
     assert math.isnan(metric("auroc", predictions([[1.0, 0.0]], [1])))
 
 

@@ -138,10 +138,7 @@ def test_a_metric_of_a_wrong_form_is_refused(out: Path) -> None:
     Path("my_metrics.py").write_text(PLUGIN + WRONG)
     for metric, words in (
         ("pairs", "`of_predictions` of the metric pairs must return a number, not "),
-        (
-            "percents",
-            "the metric percents is 300, and its `is_proportion` says that it is in [0, 1]",
-        ),
+        ("percents", "percents is 300, and its `is_proportion` says that it is in [0, 1]"),
         ("fails", "the metric fails: AttributeError: 'numpy.ndarray' object has no attribute"),
         ("late", "did not record the metric late, and ended runs are not trained again"),
         ("mse", "unknown metric 'mse' in ColoredDigits; known: "),

@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,23 @@ def by_hand(made: dict[Any, Accuracies], test: int, trial: int) -> list[float]:
     """The accuracies that DomainBed's three rules report, by the words of its code."""
     others = [e for e in range(3) if e != test]
 
+    def best(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+        return max(pairs, key=lambda pair: pair[0])
+
     def domain(draw: int) -> tuple[float, float]:
         run = made[(test,), trial, draw]
-        return max(
-            ((sum(run[s][2 * e + 1] for e in others) / 2, run[s][2 * test]) for s in STEPS),
-            key=lambda pair: pair[0],
-        )
+        return best((sum(run[s][2 * e + 1] for e in others) / 2, run[s][2 * test]) for s in STEPS)
 
     def left_out(draw: int) -> tuple[float, float]:
         pairs = {e: made[tuple(sorted((test, e))), trial, draw] for e in others}
         run = made[(test,), trial, draw]
-        return max(
-            ((sum(pairs[e][s][2 * e] for e in others) / 2, run[s][2 * test]) for s in STEPS),
-            key=lambda pair: pair[0],
-        )
+        return best((sum(pairs[e][s][2 * e] for e in others) / 2, run[s][2 * test]) for s in STEPS)
 
     def oracle(draw: int) -> tuple[float, float]:
         last = made[(test,), trial, draw][STEPS[-1]]
         return last[2 * test + 1], last[2 * test]
 
-    return [max((f(d) for d in (0, 1)), key=lambda p: p[0])[1] for f in (domain, left_out, oracle)]
+    return [best(map(rule, (0, 1)))[1] for rule in (domain, left_out, oracle)]
 
 
 def test_the_three_tables_are_domainbeds(tmp_path: Path) -> None:

@@ -58,10 +58,8 @@ def test_validation_environments_choose_unless_the_sweep_says_otherwise(tmp_path
 def test_a_finding_says_where_two_rules_differ_beyond_both_errors(tmp_path: Path) -> None:
     made = with_validation(tmp_path, {"ERM": 1.0, "IRM": 0.5})
     (finding,) = texts(board_of(made).findings)
-    assert finding == (
-        "The selection rule matters: ERM on D has 39.9 ± 0.1 by val_env and 19.7 ± 0.2 by train_val, "
-        "a difference beyond both errors, and 1 more cell differs so."
-    )
+    assert "ERM on D has 39.9 ± 0.1 by val_env and 19.7 ± 0.2 by train_val, " in finding
+    assert finding.endswith("beyond both errors, and 1 more cell differs so.")
     (turned,) = texts(board_of(made, "train_val").findings)
     assert "19.7 ± 0.2 by train_val and 39.9 ± 0.1 by val_env" in turned
     assert texts(board_of(made, "oracle").findings) == ()
@@ -209,10 +207,8 @@ def test_rows_that_are_equal_in_every_chosen_value_are_told(tmp_path: Path) -> N
                 off = 0.01 * (label == "VREx" and dataset == "E" and trial == 2)
                 made.add(dataset, label, ("b",), trial, flat(level + trial / 20 + off))
     findings = board_of(made).findings
-    assert texts(findings) == (
-        "IRM: equal to ERM in every chosen value.",
-        "CORAL: equal to SD in every chosen value.",
-    )
+    pairs = (("IRM", "ERM"), ("CORAL", "SD"))
+    assert texts(findings) == tuple(f"{a}: equal to {b} in every chosen value." for a, b in pairs)
     brief = "2 rows equal in every chosen value: ERM, IRM."
     assert brief in [getattr(n, "brief", "") for n in findings]
 
@@ -230,9 +226,7 @@ def test_runs_that_diverged_are_counted_and_named(tmp_path: Path) -> None:
         made.add("D", "ERM", ("b",), trial, flat(0.5), state="done" if trial else "diverged")
     found = remarks(made)
     assert found[0].startswith("Runs: 4 done, 1 diverged")
-    assert found[1] == (
-        "Diverged, counted with what they recorded: ERM on D (test b, trial 0, draw 0)."
-    )
+    assert found[1].endswith("with what they recorded: ERM on D (test b, trial 0, draw 0).")
     for trial in range(5):
         made.add("D", "IRM", ("b",), trial, flat(0.5), state="diverged")
     (named,) = [r for r in remarks(made) if "Diverged" in r]
@@ -262,9 +256,7 @@ def test_several_settings_under_one_name_are_told(tmp_path: Path) -> None:
     assert not [r for r in remarks(made) if "one name" in r]
     made.add("D", "IRM", ("b",), 0, flat(0.6), hparams={"lr": 0.3, "optimizer": "adam"})
     (remark,) = [r for r in remarks(made) if "one name" in r]
-    assert remark.startswith(
-        "Several settings under one name: IRM on D. The rule chooses among all"
-    )
+    assert remark.startswith("Several settings under one name: IRM on D. The rule chooses")
 
 
 def test_runs_that_were_trained_differently_are_told(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -94,8 +95,13 @@ def test_the_detectable_difference_is_that_of_statsmodels(n: int) -> None:
 
 
 def test_equal_values_share_their_mean_rank() -> None:
-    table = pd.DataFrame({"A": [1.0, 3.0], "B": [1 + 1e-15, 2.0], "C": [0.0, 1.0]})
+    table = pd.DataFrame({"A": [1e3, 3.0], "B": [1e3 + 1e-10, 2.0], "C": [0.0, 1.0]})
     assert st.mean_ranks(table).to_dict() == {"A": 1.25, "B": 1.75, "C": 3.0}
+
+
+def test_holm_is_that_of_statsmodels() -> None:
+    p = pd.Series(np.random.default_rng(3).uniform(0, 0.1, size=9))
+    assert st.holm(p).tolist() == pytest.approx(multipletests(p, method="holm")[1].tolist())
 
 
 def test_one_label_has_no_order() -> None:
@@ -109,9 +115,7 @@ def test_gains_and_losses_are_those_that_holm_leaves() -> None:
     holm, strict = (np.asarray(multipletests(p, method=m)[0]) for m in ("holm", "bonferroni"))
     assert strict.sum() < holm.sum() < np.sum(p < 0.05)
     rows = (np.zeros(4), *gains)
-    differences = [
-        st.Difference("A", "ERM", st.estimate(row), 0, 0, 0, 4, 4, 0.0, not row.any())
-        for row in rows
-    ]
+    about: Any = (0, 0, 0, 4, 4, 0.0)
+    differences = [st.Difference("A", "ERM", st.estimate(r), *about, not r.any()) for r in rows]
     wanted = [0, *np.where(holm, np.sign(gains.mean(axis=1)), 0).tolist()]
     assert st.significant(differences) == wanted and {-1, 0, 1} == set(wanted)

@@ -110,11 +110,8 @@ class Healthy:
         self.undisturbed = outcome(results)
         states = {self.undisturbed[runs[label, 0]][0] for label in ("ERM", "Raising", "diverging")}
         assert states == {State.DONE, State.FAILED, State.DIVERGED}
-        self.ids = {
-            "done": runs["ERM", 0],
-            "failed": runs["Raising", 0],
-            "running": runs["VREx", 0],
-        }
+        labels = {"done": "ERM", "failed": "Raising", "running": "VREx"}
+        self.ids = {state: runs[label, 0] for state, label in labels.items()}
         running = results.run(runs["VREx", 0])
         (running.path / "done.json").unlink()
         running.beat(2)

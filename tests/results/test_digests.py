@@ -48,11 +48,7 @@ EDITS = [
 NO_EDITS = [
     ("method.py", '"""A method."""\n', ""),
     ("method.py", "  # numbers", "  # a number"),
-    (
-        "method.py",
-        "losses.spread(halved(out)) + late()",
-        "(\n losses.spread(halved(out,))\n + late())",
-    ),
+    ("method.py", "spread(halved(out)) + late()", "spread(\n halved(out,)\n) + late()"),
     ("others.py", "return 2", "return 4"),
 ]
 

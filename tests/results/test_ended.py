@@ -178,10 +178,8 @@ def test_a_run_that_parts_tell_otherwise_counts_nowhere_until_it_ends_again(tmp_
         shutil.copy(file, ours.results.path / "ended")
     for _ in range(2):  # a compaction keeps what both say
         tables = read_results(ours.results)
-        assert tables.runs.groupby("label")["state"].agg(set).to_dict() == {
-            "ERM": {"done"},
-            "IRM": {"planned"},
-        }
+        states = tables.runs.groupby("label")["state"].agg(set).to_dict()
+        assert states == {"ERM": {"done"}, "IRM": {"planned"}}
         assert sum("unlike records of the run" in str(note) for note in tables.notes) == 2
         assert compact(ours.results) == 0
     again = made(tmp_path / "again")
@@ -359,10 +357,8 @@ def test_a_renamed_dataset_and_a_removed_equal_row_take_all_their_runs(tmp_path:
     def planned(label: str, *rows: object, **changes: object) -> pd.DataFrame:
         data = [{"name": "LinearSEM", "label": label}]
         values: dict[str, Any] = several | {"datasets": data, "algorithms": list(rows)} | changes
-        launch(
-            read_sweep(tiny_file(tmp_path, **values)),
-            LaunchOptions(out=tmp_path / "out", launcher="debug"),
-        )
+        options = LaunchOptions(out=tmp_path / "out", launcher="debug")
+        launch(read_sweep(tiny_file(tmp_path, **values)), options)
         return Directory(tmp_path / "out").rows()
 
     before = planned("old", "ERM", {"name": "ERM", "label": "base"})

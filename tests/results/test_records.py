@@ -32,12 +32,8 @@ ROWS: list[Row] = [
 def record(step: int, rows: list[Row]) -> dict[str, Any]:
     keys = ("environment", "split", "metric", "value", "count")
     evaluations = [dict(zip(keys, row, strict=True)) for row in rows]
-    return {
-        "step": step,
-        "train": {"x": 1.5},
-        "cost": {"memory_mb": 3.5},
-        "evaluations": evaluations,
-    }
+    about = {"train": {"x": 1.5}, "cost": {"memory_mb": 3.5}}
+    return {"step": step, "evaluations": evaluations, **about}
 
 
 def kept(*records: dict[str, Any]) -> list[dict[str, Any]]:
@@ -95,9 +91,8 @@ def test_a_line_that_is_no_record_ends_the_records(tmp_path: Path, line: str) ->
         file.write(f'{line}\n{{"step": 20, "accuracy/a/in": 0.5}}\n')
     assert run.records() == kept(record(5, ROWS[:1]))
     tables = read_results(Directory(tmp_path))
-    assert tables.records["value"].tolist() == [581 / 720] and tables.runs[
-        "last_step"
-    ].tolist() == [5]
+    assert tables.records["value"].tolist() == [581 / 720]
+    assert tables.runs["last_step"].tolist() == [5]
     run.finish(State.DIVERGED, 20)
     assert run.state() is State.BROKEN and "1 up to step 5 instead" in run.state_and_reason()[1]
 

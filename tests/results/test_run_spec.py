@@ -23,12 +23,7 @@ def changed(**values: object) -> RunSpec:
 
 
 CHANGES: dict[str, object] = {
-    **{
-        "dataset": "E",
-        "options": {"n": 4},
-        "hparams": {"lr": 0.2},
-        "network_hparams": {"width": 3},
-    },
+    **{"dataset": "E", "options": {"n": 4}, "hparams": {"lr": 0.2}, "network_hparams": {}},
     **{"test_environments": ("t", "u"), "validation_environments": ("v",), "draw": 1, "trial": 2},
     **{"steps": 11, "holdout": 0.1},
 }
@@ -46,14 +41,15 @@ def test_the_identity_is_frozen_and_is_of_no_row() -> None:
 
 
 def test_runs_of_a_bundle_differ_in_test_environments_trial_draw_and_numbers_to_try_alone() -> None:
-    for alike in (
-        {"test_environments": ("z",)},
-        {"trial": 2},
-        {"draw": 1},
-        {"hparams": {"lr": 0.2}},
-        {"label": "B"},
-    ):
-        assert changed(**alike).bundle_key == SPEC.bundle_key
+    alike = {
+        "test_environments": ("z",),
+        "trial": 2,
+        "draw": 1,
+        "hparams": {"lr": 0.2},
+        "label": "B",
+    }
+    for name, value in alike.items():
+        assert changed(**{name: value}).bundle_key == SPEC.bundle_key, name
     # what a method switches at a share of the steps is the same step for the whole bundle
     for unlike in ({"steps": 11}, {"hparams": {"lr": "0.1"}}, {"average": {"name": "ema"}}):
         assert changed(**unlike).bundle_key != SPEC.bundle_key

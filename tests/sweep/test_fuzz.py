@@ -36,9 +36,8 @@ SOUND: list[dict[str, Any]] = [
     },
     {
         **TINY,
-        "test_environments": [["0.2", "2"], ["5"]],
+        **{"test_environments": [["0.2", "2"], ["5"]], "selection": "oracle"},
         "resources": {"cpus": 2, "time": "1:00:00"},
-        "selection": "oracle",
     },
 ]
 VALUES: list[Any] = [

@@ -140,7 +140,7 @@ def test_all_methods_or_all_of_a_kind_are_rows() -> None:
         ({"algorithms": ["ERMM"]}, "unknown algorithm 'ERMM'; did you mean ERM.*--plugin MODULE"),
         (
             {"algorithms": [{"name": "IRM", "hparams": {"penalty": 1}}]},
-            "'penalty'.*IRM.*penalty_weight",
+            "'penalty'.* penalty_weight",
         ),
         (
             {"algorithms": [{"name": "IRM", "hparams": {"lr": [1, 2]}}], "hparam_draws": 3},

@@ -155,10 +155,7 @@ CHANGES = {
     "image": (repaint, "x/a/0.png"),
     "version": (lambda: None, "9.9.9 is here"),
 }
-NO_CHANGES = {
-    "comment": replace("my_method.py", "# of the risks", "# of all risks"),
-    "times": touch,
-}
+NO_CHANGES = {"comment": replace("my_method.py", "# of the", "# of all"), "times": touch}
 
 
 @pytest.mark.parametrize("change", CHANGES)
