@@ -229,6 +229,8 @@ def test_a_table_without_a_column_is_one_sentence(copy: Path) -> None:
     path = copy / RECORDS_FILE
     pq.write_table(pq.read_table(path).drop_columns("step"), path)
     assert f"{path} has no column step" in one_sentence("table", copy)
+    path.unlink()
+    assert f"{path}: No such file" in one_sentence("table", copy)
 
 
 @pytest.mark.parametrize("name", [RUNS_FILE, RECORDS_FILE])
@@ -238,8 +240,6 @@ def test_a_torn_table_is_one_sentence(copy: Path, name: str, kept: int) -> None:
     path.write_bytes(path.read_bytes()[:kept])
     assert f"{path} is torn or no table of results" in one_sentence("table", copy)
     assert "torn" in invoke("validate", copy, code=1)
-    path.unlink()
-    assert f"{path}: No such file" in one_sentence("table", copy)
 
 
 def test_runs_that_could_not_stand_in_the_board_are_not_trained(copy: Path, tmp_path: Path) -> None:
@@ -289,3 +289,32 @@ def test_a_board_may_be_trained_dataset_by_dataset(board: Path, tmp_path: Path) 
     assert said == "Not frozen yet: digits" and "here" in trained and "digits" not in trained
     text = invoke(*few, "--dataset", "digits", "--out", tmp_path / "new")
     assert "digits" in text and "beside the board" not in text
+
+
+LITE = "lite: {datasets: [SEM], draws: 2, trials: 3}\n"
+
+
+@pytest.mark.nightly
+def test_a_tier_is_shown_beside_as_much_of_the_board(copy: Path, tmp_path: Path) -> None:
+    (copy / "tiers.yaml").write_text(LITE)
+    run = ("run", copy, "--algorithm", "VREx", "--tier", "lite", "--workers", 1)
+    text = invoke(*run, "--out", tmp_path / "out")
+    assert "6 runs" in text and "3 of 4 trials, 2 of 4 draws" in " ".join(text.split())
+    assert "1 of 2 datasets" in " ".join(text.split())
+    text = invoke(*run, "--trials", 1, "--out", tmp_path / "fewer")
+    assert "2 runs" in text and "1 of 4 trials" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (LITE, "unknown tier 'light' in the board tiny.v1; did you mean lite?"),
+        ("lite: {draws: 0}", "lite: draws: input should be greater than or equal to 1"),
+        ("lite: {steps: 5}", "lite: unknown key 'steps'; known: datasets"),
+        ("[lite]", "must hold tiers by name"),
+    ],
+)
+def test_a_mistake_in_a_tier_is_one_sentence(copy: Path, text: str, message: str) -> None:
+    (copy / "tiers.yaml").write_text(text)
+    told = invoke("run", copy, "--algorithm", "VREx", "--tier", "light", "--out", "x", code=2)
+    assert message in told and told.count("\n") == 1

@@ -9,8 +9,8 @@ from oodbench.errors import UserError
 from oodbench.report.comparison import comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
 from oodbench.report.tables.sheet import sheet
-from oodbench.results.read import joined
-from tests.helpers.results.made import CODE, OneStep, report, spec, texts
+from oodbench.results.read import joined, read_results
+from tests.helpers.results.made import CODE, Made, OneStep, flat, leaderboard, report, spec, texts
 
 
 @pytest.fixture
@@ -191,3 +191,27 @@ def test_what_is_near_the_best_is_marked(sweep: OneStep) -> None:
     assert shown.marks == (marks,) and marks not in texts(shown.notes)
     assert r"\underline{59.0 {\scriptsize $\pm$ 0.1}}" in FORMATS["latex"](shown)
     assert "<u>59.0 ± 0.1</u>" in FORMATS["markdown"](shown)
+
+
+def half(path: Path, trials: tuple[int, ...]) -> Made:
+    made = Made(path)
+    for label in ("ERM", "IRM"):
+        for trial in trials:
+            made.add("D", label, ("a",), trial, flat(0.25 + trial / 8))
+    return made
+
+
+def test_the_table_of_two_directories_is_that_of_all_runs(tmp_path: Path) -> None:
+    halves = half(tmp_path / "1", (0, 1)), half(tmp_path / "2", (1, 2))
+    whole = half(tmp_path / "whole", (0, 1, 2))
+    wanted = leaderboard(read_results(whole.results)).frame
+    assert leaderboard(joined([made.results.path for made in halves])).frame.equals(wanted)
+
+
+def test_the_complete_copy_of_a_run_is_taken(tmp_path: Path) -> None:
+    halves = half(tmp_path / "1", (0, 1)), half(tmp_path / "2", (0, 1))
+    for wanted, made in enumerate(halves):
+        for run_id, run in made.runs.items():
+            if run.trial == wanted:
+                (made.results.run(run_id).path / "done.json").unlink()
+    assert set(joined([made.results.path for made in halves]).runs["state"]) == {"done"}

@@ -1,9 +1,12 @@
-"""Every command on every kind of damaged file: an answer or one sentence, and the healthy runs told."""
+"""Damaged files and flipped bits: every command answers, and no number is another in silence."""
 
 import json
 import os
+import random
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -11,11 +14,23 @@ import pytest
 import yaml
 from typer.testing import Result
 
+from oodbench.errors import UserError
 from oodbench.results.directory import Directory, compact
+from oodbench.results.predictions import read_predictions
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
+from oodbench.results.tables import Tables
 from oodbench.sweep import launch as launches
 from tests.helpers.commands import type_in
-from tests.helpers.results.sweeps import ODD_METHODS, outcome, records_of
+from tests.helpers.results.sweeps import (
+    DIGITS,
+    ODD_METHODS,
+    ended,
+    outcome,
+    planned,
+    records_of,
+    tiny,
+)
 
 SWEEP = {
     "name": "damaged",
@@ -177,3 +192,83 @@ def test_every_command_answers(healthy: Healthy, tmp_path: Path, pattern: str, d
         if command in (READING[-1], *WRITING):
             shutil.rmtree(copy)
     assert not any(said.values()), said
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep with groups and predictions, of whose four runs two are in the tables."""
+    keys = {"datasets": [DIGITS], "network": "Linear", "steps": 4, "evaluate_every": 2}
+    plan, out = tiny(**keys), tmp_path_factory.mktemp("flips") / "out"
+    results = planned(out, plan)
+    for number, (run_id, spec) in enumerate(plan.runs.items()):
+        ended(spec, results.run(run_id).path, keep_predictions=True)
+        if number == 1:
+            compact(results)
+    return results.path
+
+
+def flip(file: Path, bit: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(data)
+
+
+def spoken_of(out: Path, frames: Tables, wanted: Tables) -> bool:
+    """Whether the runs that are done have the numbers wanted, and the table says how many they are."""
+    done = frames.runs["state"].eq(State.DONE).to_numpy()
+    columns = [name for name in wanted.runs if name not in ("error", "state")]
+    known, before = (f.runs.loc[done, columns].astype(object) for f in (frames, wanted))
+    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
+    of_known = wanted.records[wanted.records["id"].isin(known["id"])].reset_index(drop=True)
+    if not known.equals(before) or not frames.records.astype(names).equals(of_known.astype(names)):
+        return False
+    table = type_in("report", "table", out).output
+    return re.search(rf"Runs: {done.sum()} done, \d \w+", table) is not None and done.sum() < 4
+
+
+def tables(out: Path) -> Tables:
+    """The tables of a directory without its name."""
+    found = read_results(Directory(out))
+    return replace(found, runs=found.runs.drop(columns="directory"))
+
+
+def silent(out: Path, wanted: Tables) -> bool:
+    """Whether the directory has other numbers than those wanted, and no command says why."""
+    try:
+        frames = tables(out)
+        for run_id in frames.runs["id"]:
+            read_predictions(Directory(out).run(run_id), 4)
+    except UserError:
+        return False
+    same = frames.runs.equals(wanted.runs) and frames.records.equals(wanted.records)
+    return not same and not spoken_of(out, frames, wanted)
+
+
+def silent_flips(whole: Path, folder: Path, rounds: range) -> list[str]:
+    """The flips that changed numbers in silence; the kinds of files take turns."""
+    wanted = tables(whole)
+    kinds: dict[str, list[Path]] = {}
+    for file in sorted(path for path in whole.rglob("*") if path.is_file()):
+        if file.stat().st_size:  # no lock
+            kinds.setdefault(file.name.partition("-")[0], []).append(file.relative_to(whole))
+    assert len(kinds) == 10
+    found = []
+    for number in rounds:
+        draw = random.Random(number)
+        kind = [*kinds][number % len(kinds)]
+        file = draw.choice(kinds[kind])
+        out = Path(shutil.copytree(whole, folder / "copy"))
+        bit = draw.randrange(8 * (out / file).stat().st_size)
+        flip(out / file, bit)
+        if silent(out, wanted):
+            found.append(f"bit {bit} of {file}")
+        shutil.rmtree(out)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "rounds", [range(20), pytest.param(range(20, 300), marks=pytest.mark.nightly)], ids=str
+)
+def test_a_flipped_bit_is_never_silent(whole: Path, tmp_path: Path, rounds: range) -> None:
+    assert silent_flips(whole, tmp_path, rounds) == []

@@ -1,10 +1,11 @@
-"""A sweep from Python: `oodbench.sweep` and what it returns."""
+"""A sweep from Python: `oodbench.sweep` and what it returns, and `oodbench.run`."""
 
 import inspect
 import os
 import pydoc
 import random
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,14 @@ import oodbench
 from oodbench import algorithms, datasets
 from oodbench.algorithms import Algorithm, Outputs
 from oodbench.errors import UserError
+from oodbench.results.directory import Directory
 from oodbench.sweep.file import Keys, Sweep, read_sweep
 from oodbench.sweep.plan import make_plan
+from oodbench.train.execute import execute
+from oodbench.train.settings import TrainSettings
 from tests.helpers.commands import python, type_in
 from tests.helpers.paths import ROOT
+from tests.helpers.results.sweeps import ODD_METHODS, tiny
 
 SEM = {"name": "LinearSEM", "num_examples": 40}
 KEYS: dict[str, Any] = {"trials": 2, "steps": 20, "evaluate_every": 10, "launcher": "debug"}
@@ -427,3 +432,63 @@ def test_a_notebook_defines_its_method(tmp_path: Path, monkeypatch: pytest.Monke
     assert "<table" in first[-1]["data"]["text/html"]
     assert "LinearSEM: mse" in first[-1]["data"]["text/plain"]
     assert "they are trained again" in str(again) and "done" in again[-1]["data"]["text/plain"]
+
+
+SHORT: dict[str, Any] = {"steps": 20, "evaluate_every": 10}
+
+
+def test_it_is_the_run_of_a_sweep_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tiny(algorithms=["IRM"], trials=[1], **SHORT)
+    results = Directory(tmp_path / "sweep")
+    results.write_plan("tiny", {}, plan.rows)
+    for spec in plan.runs.values():
+        execute(spec, results.run(spec.id), TrainSettings())
+    theirs = oodbench.load(results.path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    torch.manual_seed(1)
+    before = torch.get_rng_state(), random.getstate(), torch.get_num_threads()
+    ours = oodbench.run(SEM, "IRM", trial=1, **SHORT)
+    assert torch.get_rng_state().equal(before[0])
+    assert (random.getstate(), torch.get_num_threads()) == before[1:]
+    seconds = ["training_seconds", "waiting_seconds"]
+    assert ours.drop(columns=seconds).equals(theirs.drop(columns=seconds))
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_directory_keeps_the_run_and_its_weights(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = oodbench.run(SEM, out=out, keep_weights=["last"], **SHORT)
+    (run_id,) = first["id"].unique()
+    end = (out / "runs" / run_id / "done.json").stat().st_mtime_ns
+    assert oodbench.run(SEM, out=out, keep_weights=["last"], **SHORT).equals(first)
+    assert (out / "runs" / run_id / "done.json").stat().st_mtime_ns == end
+    assert oodbench.load_model(out, rule="last").step == 20
+    oodbench.run(SEM, out=out, trial=5, **SHORT)
+    assert sorted(oodbench.load(out)["trial"].unique()) == [0, 5]
+    with pytest.raises(UserError, match="with steps 20, not 30; use another directory"):
+        oodbench.run(SEM, out=out, **SHORT | {"steps": 30})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys", "words"),
+    [
+        (("LinearSEM",), {"hparam_draws": 2}, "trains one run, and these keys make 2"),
+        (("LinearSEM",), {"keep_weights": ["val_env"], "out": "x"}, "cannot be kept by val_env"),
+        (("LinearSEM", "CutMix"), {}, "oodbench.run: "),
+        (("LinearSEM",), {"keep_weights": ["last"]}, "a results directory, which `out` names"),
+        (("LinearSEM",), {"precision": "tf32"}, "precision tf32 needs a CUDA device"),
+    ],
+)
+def test_what_cannot_be_one_run_is_told(
+    arguments: tuple[Any, ...], keys: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        oodbench.run(*arguments, **keys)
+
+
+def test_a_run_that_fails_raises_with_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match=r"the run is failed: (?s:.*)Traceback"):
+        oodbench.run(SEM, "Raising", plugins=[ODD_METHODS], **SHORT)
