@@ -12,14 +12,6 @@ from oodbench.sweep.plan import make_plan
 from tests.helpers.results.sweeps import TINY, tiny, tiny_file
 
 
-@pytest.mark.parametrize(
-    "name", ["../../../x", "/abs", "a/../../b", ".", "..", "", " ", "a//b", "a\nb", "\x1b[31m"]
-)
-def test_a_name_stays_inside_the_results_folder(name: str) -> None:
-    with pytest.raises(UserError, match="name must be"):
-        validate(TINY | {"name": name}, "here")
-
-
 def test_all_mistakes_of_a_file_are_told_at_once_in_our_words() -> None:
     rows = ["ERM", 3, {"name": "IRM", "hparms": {}}, {"label": "x"}]
     wrong = {"algorithms": rows, "trials": True, "stepz": 3}
@@ -39,6 +31,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_our_words() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        ({"name": "../../x"}, "name must be"),
         ({"average": "ema"}, r"unknown key 'average'.* \(it belongs in `algorithms`\)$"),
         ({"hparams": {"lr": 1}}, r"\(it belongs in `network` or `algorithms`\)$"),
         ({"algorithms": [{"name": "ERM", "lr": 1}]}, r"'lr' .* stand under `hparams`\)$"),

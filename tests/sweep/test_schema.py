@@ -25,7 +25,9 @@ from tests.helpers.results.sweeps import TINY
 
 SCHEMA = Draft202012Validator(module.schema())
 WRONG: dict[str, list[Any]] = {
-    "name": ["", " x", "..", "/tmp", "a//b", "a\nb", 3, "x" * 201],
+    "name": [
+        *("", " ", " x", ".", "..", "/tmp", "a/../../b", "a//b", "a\nb", "\x1b[31m", 3, "x" * 201),
+    ],
     "datasets": ["LinearSEM", [], [3], [None], [{"name": "LinearSEM", "training": {"step": 5}}]],
     "algorithms": ["ERM", [], [3], [{"name": "ERM", "hparam": {}}], [{"label": "x"}], ["ERM", []]],
     "test_environments": ["all", [], [["5"], "6"], [[None]], [[True]], 3],

@@ -13,7 +13,7 @@ from tests.helpers.results.made import Made, rising
 from tests.helpers.results.made_boards import Means, made_board
 
 NASTY = "<script>alert(1)</script>"
-PERCENT = "a_b%"
+PERCENT = "a_b%@data@"
 KINDS: Means = {
     "alpha": {"ERM": 0.5, "A": 0.8, "B": 0.45, "C": 0.5, "D": math.nan, "T": 0.9, "ceiling": 0.95},
     "beta, b": {"ERM": 2.0, "A": 1.0, "B": 9.0, "C": 2.1, "D": 1.6, "T": 0.5, "ceiling": 0.4},
