@@ -8,9 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from oodbench.board.freeze import freeze, frozen_rules
+from oodbench.board.freeze import freeze
 from oodbench.errors import UserError
-from oodbench.results.directory import Directory
 from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.read import read_board
 from tests.helpers.results.boards import (
@@ -30,21 +29,6 @@ pytestmark = pytest.mark.slow
 
 def contents(board: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in board.iterdir() if path.is_file()}
-
-
-def test_a_board_is_its_sweep_and_two_tables(board: Path, half: Path) -> None:
-    files = {"protocol.yaml", "records.parquet", "runs.parquet"}
-    assert contents(board).keys() - {".lock"} == files
-    runs, records = stored(board).runs, stored(board).records
-    scores = records[records["split"] == "score"]
-    assert {"train_val", "val_env", "oracle"} <= set(scores["metric"]) <= set(frozen_rules())
-    assert not scores.duplicated(["id", "metric"]).any()
-    rows = list(dict.fromkeys(zip(runs["dataset_label"], runs["label"], strict=True)))
-    assert rows == [(dataset, row) for dataset in ("SEM", "digits") for row in ("ERM", "IRM")]
-    assert set(runs["id"]) == set(Directory(half).plan()["rows"]["id"])
-    assert (runs["training_seconds"] > 0).all()
-    assert all(made["vectorized"] for made in runs["provenance"][runs["dataset_label"] == "SEM"])
-    assert all(made["data"].keys() >= {"5"} for made in runs.loc[:15, "provenance"])
 
 
 @pytest.mark.nightly

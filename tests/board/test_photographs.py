@@ -98,9 +98,8 @@ def test_without_rows_every_command_says_so_in_a_sentence(tmp_path: Path) -> Non
 def test_what_is_missing_is_said_with_its_place(tmp_path: Path) -> None:
     board, data = small_board(tmp_path), tmp_path / "data"
     data.mkdir()
-    (board / "tiers.yaml").write_text(
-        "".join(f"{n}: {{datasets: ['PACS, {n}']}}\n" for n in NETWORKS[2:])
-    )
+    own = {network: {"datasets": [f"PACS, {network}"]} for network in NETWORKS[2:]}
+    (board / "tiers.yaml").write_text(yaml.safe_dump(own))
     for command in ("run", "cache"):
         text = one_sentence(command, board, "--data-dir", data, "--tier", "CLIP")
         assert f"there is no folder {data / 'PACS'}; get it from https://" in text

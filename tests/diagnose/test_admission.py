@@ -66,16 +66,16 @@ def test_what_cannot_be_measured_is_left_out_or_open() -> None:
     assert {c.what: c.holds for c in found} == {"head-room": None, "choices by ties": True}
 
 
+UNKNOWN = {"ERM": (np.nan, 0.0), "Forest": (0.9, 0.0)}
+
+
 @pytest.mark.parametrize(
     ("figures", "found"),
     [
         (replace(GOOD, late_gain=(np.nan, 0.1)), {"its gain at the end": "undefined ± 10"}),
         (replace(GOOD, late_gain=(0.01, np.nan)), {"its gain at the end": "+1 ± undefined"}),
         (replace(LOSS, half_width=np.nan), {"half-width of gains": "undefined"}),
-        (
-            replace(GOOD, inside={"ERM": (np.nan, 0.0), "Forest": (0.9, 0.0)}),
-            {"ERM in distribution": "undefined, Forest 90"},
-        ),
+        (replace(GOOD, inside=UNKNOWN), {"ERM in distribution": "undefined, Forest 90"}),
         (
             replace(GOOD, outside={"ERM": (np.nan, 0.0)}),
             {"head-room": "undefined", "the best row": "ERM undefined, ceiling 72"},

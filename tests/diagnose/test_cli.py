@@ -10,12 +10,12 @@ from tests.helpers.commands import type_in
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("dataset", "Spirals", "--set", "dims=2"), "unknown name 'dims'"),
-        (("dataset", "Spiral"), "did you mean Spirals"),
+        (("Spirals", "--set", "dims=2"), "unknown name 'dims'"),
+        (("Spiral",), "did you mean Spirals"),
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    result = type_in("diagnose", *arguments, "--out", tmp_path / "out", code=2)
+    result = type_in("diagnose", "dataset", *arguments, "--out", tmp_path / "out", code=2)
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert message in result.stderr
     assert not (tmp_path / "out").exists()

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,38 +57,6 @@ def of_two_datasets(path: Path) -> OneStep:
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> OneStep:
     """Nothing may be added to it."""
     return of_two_datasets(tmp_path_factory.mktemp("sweep"))
-
-
-def rows(sweep: OneStep) -> dict[tuple[str, ...], dict[str, Any]]:
-    names = ["dataset", "label", "environment", "metric"]
-    frame = sweep.leaderboard("train_val").frame
-    records = [{str(k): v for k, v in r.items()} for r in frame.to_dict(orient="records")]
-    return {tuple(r[n] for n in names): r for r in records}
-
-
-def test_values_are_means_with_the_standard_error_over_trials(sweep: OneStep) -> None:
-    cells = rows(sweep)
-    cell = cells["Digits", "ERM", "0.1", "accuracy"]
-    assert cell["mean"] == pytest.approx(0.2)
-    assert cell["stderr"] == pytest.approx(0.1 / math.sqrt(3))  # ddof=0 would give .0471
-    assert (cell["n"], cell["planned"], cell["rule"]) == (3, 3, "train_val")
-    mean = cells["Digits", NASTY, "mean", "accuracy"]
-    assert mean["mean"] == pytest.approx((0.7 + 0.65 + 0.6) / 3)
-    assert mean["stderr"] == pytest.approx(0.05 / math.sqrt(3))  # over the trials' means
-    predictor = cells["SEM", "ERM", "", "causal_error"]
-    assert predictor["mean"] == pytest.approx(2 * 12.3456)
-    assert predictor["stderr"] == pytest.approx(12.3456 / math.sqrt(3))
-
-
-def test_an_incomplete_trial_is_left_out_and_counted(sweep: OneStep) -> None:
-    cell = rows(sweep)["SEM", "IRM", "", "causal_error"]
-    assert (cell["n"], cell["planned"]) == (2, 3)
-    assert cell["mean"] == pytest.approx((1 + 3) / 2)
-    digits, sem, _, over = sweep.blocks()
-    assert [row[0] for row in digits.rows] == ["IRM", NASTY, "ERM"] and digits.ranked == 3
-    assert [row[0] for row in sem.rows] == [NASTY, "ERM", "IRM"] and sem.ranked == 2
-    assert [row[-1] for row in sem.rows] == ["3", "3", "2/3"]
-    assert over.ranked == 2 and over.rows[-1][-1] == "-"
 
 
 def test_a_test_set_of_several_environments_has_a_column_for_each(empty: OneStep) -> None:

@@ -83,15 +83,6 @@ def test_an_incomplete_row_is_shown_and_not_ranked(sweep: OneStep) -> None:
     assert [row[0] for row in block(shown, "Mean ranks").rows] == ["ERM", "DANN"]
 
 
-def test_a_diverged_run_counts(sweep: OneStep) -> None:
-    filled(sweep, {"ERM": 0.5}, "D")
-    for test in ("t", "u"):
-        for trial in range(3):
-            sweep.add(spec("D", "IRM", test, trial=trial), math.nan, state="diverged")
-    gain = compared(sweep).frame.iloc[0]
-    assert gain["losses"] == 6 and math.isnan(gain["gain"])
-
-
 @pytest.fixture
 def mine(tmp_path: Path) -> OneStep:
     return OneStep(tmp_path / "mine")

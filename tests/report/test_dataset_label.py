@@ -12,10 +12,6 @@ LABEL = "Linear, 40 examples"
 DATA = [{"name": "LinearSEM", "num_examples": 40, "label": LABEL}]
 
 
-def test_it_is_no_part_of_an_id() -> None:
-    assert list(tiny(datasets=DATA).runs) == list(tiny().runs)
-
-
 def test_a_dataset_that_names_itself_takes_it_too(tmp_path: Path) -> None:
     rows = ["age,target,environment", *(f"{n},{n % 2},{'ab'[n // 8]}" for n in range(16))]
     (tmp_path / "t.csv").write_text("\n".join(rows))

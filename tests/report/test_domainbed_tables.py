@@ -50,9 +50,8 @@ def test_the_three_tables_are_domainbeds(tmp_path: Path) -> None:
     for place, rule in enumerate(rules):
         cells = np.array([[by_hand(made, e, t)[place] for e in range(3)] for t in (0, 1)])
         errors = cells.std(axis=0) / np.sqrt(2)
-        texts = [
-            f"{100 * m:.1f} ± {100 * s:.1f}" for m, s in zip(cells.mean(0), errors, strict=True)
-        ]
+        pairs = zip(100 * cells.mean(0), 100 * errors, strict=True)
+        texts = [f"{mean:.1f} ± {error:.1f}" for mean, error in pairs]
         (row,) = blocks[f"Debug28: {rule}"].rows
         assert row == ["ERM", *texts, f"{100 * cells.mean(0).mean():.1f}"]
         means = cells.mean(axis=1)

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -40,10 +41,9 @@ def frames(made: Made) -> Tables:
     ("kind", "suffix"),
     [
         pytest.param(
-            kind, suffix, marks=[pytest.mark.nightly] * ("gains" != kind and suffix != ".svg")
+            *pair, marks=[pytest.mark.nightly] * ("gains" != pair[0] and pair[1] != ".svg")
         )
-        for kind in FIGURES
-        for suffix in SUFFIXES
+        for pair in product(FIGURES, SUFFIXES)
     ],
 )
 def test_every_figure_is_written(made: Made, tmp_path: Path, kind: str, suffix: str) -> None:

@@ -1,32 +1,16 @@
 import io
-import itertools
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 
-from oodbench.report.comparison import comparison, table
+from oodbench.report.comparison import table
 from oodbench.report.tables import FORMATS, Block, Sheet, to_terminal
-from oodbench.report.tables.sheet import sheet
-from oodbench.results.read import joined
 from oodbench.terminal import Terminal
-from tests.helpers.results.made import OneStep, leaderboard, report, spec
+from tests.helpers.results.made import OneStep, spec
 
 NASTY = r"a_b%<script>&#^~\{}$|*[x]"
-
-
-@pytest.mark.parametrize("state", ["done", "diverged", "failed"])
-def test_one_run_of_any_end(tmp_path: Path, state: str) -> None:
-    made = OneStep(tmp_path)
-    made.add(spec("D", "ERM"), 0.5, state=state)
-    for verb in ("table", "compare"):
-        assert report(verb, made.results.path)[::2] == (0, "")
-    tables = joined([made.results.path])
-    for shown, render in itertools.product(
-        (sheet(leaderboard(tables)), comparison(tables, "ERM")), FORMATS.values()
-    ):
-        assert "±" not in render(shown)
 
 
 def two_rows(*others: str, keys: int = 1) -> Sheet:

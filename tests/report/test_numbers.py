@@ -27,8 +27,3 @@ from oodbench.report.numbers import with_error
 )
 def test_a_value_and_its_error_have_one_notation(mean: float, error: float, text: str) -> None:
     assert str(with_error(mean, error, "mse")) == text
-
-
-def test_a_proportion_is_in_percent() -> None:
-    assert str(with_error(0.12345, 0.0123, "accuracy")) == "12.3 ± 1.2"
-    assert str(with_error(1.0, math.nan, "agreement")) == "100.0"

@@ -6,7 +6,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.metrics import PredictionMetric, register
-from oodbench.report.cells import reported_metrics, with_prediction_metrics
+from oodbench.report.cells import with_prediction_metrics
 from oodbench.report.html import contents
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import Predictions
@@ -29,12 +29,6 @@ COLOURS: dict[str, Any] = {
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     """A trained sweep on a classification with its predictions."""
     return trained(tmp_path_factory.mktemp("kept"), tiny(**COLOURS), keep_predictions=True)
-
-
-def test_an_unknown_metric_is_answered_with_those_that_the_task_has(tmp_path: Path) -> None:
-    regression = joined([trained(tmp_path, tiny(steps=10, evaluate_every=5)).path])
-    with pytest.raises(UserError, match=r"unknown metric 'zzz' in LinearSEM.*; known: mse \("):
-        reported_metrics(regression, "zzz")
 
 
 def test_recorded_accuracies_follow_from_predictions(kept: Directory) -> None:

@@ -1,5 +1,6 @@
 """Hyperparameters that are tuned once, and then trained in new trials."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,8 @@ def tuned(path: Path, **changes: Any) -> Plan:
     keys: dict[str, Any] = {"provenance": {"code": "another program"}, "metric": "mse"}
     for spec in plan.runs.values():
         value = {"metric": "mse", "value": ERRORS[spec.draw][spec.trial], "count": 8}
-        evaluations = [
-            {"environment": e, "split": s, **value} for e in names for s in ("in", "out")
-        ]
+        places = product(names, ("in", "out"))
+        evaluations = [{"environment": e, "split": s, **value} for e, s in places]
         record = {"step": spec.steps, "evaluations": evaluations}
         training = [e for e in names if e not in spec.test_environments]
         context = {"dataset_label": spec.dataset_name}

@@ -78,9 +78,8 @@ def test_what_is_not_measured_in_time_is_like_the_rest(
     measured = bundles(monkeypatch, lambda label: 2 * estimate.TOTAL * (label == slow))
     shares: list[float] = []
     sets = [["0.2"], ["0.1", "0.9"]]
-    runs = specs(
-        **SHORT, datasets=["ColoredDigits"], algorithms=["ERM", "IRM"], test_environments=sets
-    )
+    about = {**SHORT, "datasets": ["ColoredDigits"], "test_environments": sets}
+    runs = specs(**about, algorithms=["ERM", "IRM"])
     expected = forecast(runs, SETTINGS, lambda row, share: shares.append(share))
     assert sum(map(expected.seconds_of, runs)) == seconds
     assert len(expected.unmeasured) == unmeasured

@@ -4,14 +4,13 @@ import base64
 import hashlib
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from oodbench.report.html import ASSETS, contents, embedded, render
 from oodbench.results.read import joined
-from tests.helpers.results.made import Made, report
+from tests.helpers.results.made import Made
 from tests.report.html.conftest import NASTY, PERCENT
 
 
@@ -75,11 +74,3 @@ def test_text_is_readable_on_every_ground(theme: str) -> None:
         roots = [np.cbrt(CONES @ colours[name]) for name in (cell, "fill")]
         mixed = np.linalg.solve(CONES, (share * roots[0] + (1 - share) * roots[1]) ** 3)
         assert contrast(colours["ink"], mixed) >= 4.5, cell
-
-
-@pytest.mark.slow
-def test_the_command_writes_one_file(made: Made, tmp_path: Path) -> None:
-    code, text, _ = report("html", made.results.path)
-    path = made.results.path / "report.html"
-    assert code == 0 and text.startswith(f"{path}: ")
-    assert path.read_text().startswith("<!doctype html>")

@@ -92,14 +92,8 @@ def test_flags_go_over_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("90", 90),
-        ("30:00", 30),
-        ("1:30:00", 90),
-        ("2-12", 3600),
-        ("2-12:30:00", 3630),
-        ("infinite", None),
-        ("0:00", None),
-        ("soon", None),
+        *(("90", 90), ("30:00", 30), ("1:30:00", 90), ("2-12", 3600), ("2-12:30:00", 3630)),
+        *((wrong, None) for wrong in ("infinite", "0:00", "soon")),
     ],
 )
 def test_times_are_read_as_slurm_reads_them(text: str, expected: int | None) -> None:
