@@ -48,6 +48,7 @@ def test_rows_are_added_to_the_others(board: Path, half: Path, copy: Path, mine:
     added, there = freeze(half, copy)
     assert (len(added), len(there)) == (0, 4) and contents(copy) == contents(board)
     before = stored(copy)
+    assert "is as it must be" in invoke("validate", mine, copy)
     assert freeze(mine, copy)[0] == [("SEM", "VREx"), ("digits", "VREx")]
     after = stored(copy)
     kept = after.runs["label"] != "VREx"

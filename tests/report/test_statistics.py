@@ -1,6 +1,5 @@
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -115,7 +114,9 @@ def test_gains_and_losses_are_those_that_holm_leaves() -> None:
     holm, strict = (np.asarray(multipletests(p, method=m)[0]) for m in ("holm", "bonferroni"))
     assert strict.sum() < holm.sum() < np.sum(p < 0.05)
     rows = (np.zeros(4), *gains)
-    about: Any = (0, 0, 0, 4, 4, 0.0)
-    differences = [st.Difference("A", "ERM", st.estimate(r), *about, not r.any()) for r in rows]
+    differences = [
+        st.Difference("A", "ERM", st.estimate(row), 0, 0, 0, 4, 4, 0.0, not row.any())
+        for row in rows
+    ]
     wanted = [0, *np.where(holm, np.sign(gains.mean(axis=1)), 0).tolist()]
     assert st.significant(differences) == wanted and {-1, 0, 1} == set(wanted)

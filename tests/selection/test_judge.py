@@ -251,6 +251,8 @@ def test_leave_one_out_waits_for_the_pairs_and_needs_every_one(tmp_path: Path) -
     frames = load(tmp_path / "all", runs)
     assert picks(frames, "leave_one_out") == []
     assert picks(frames, "train_val") == [(0, 0)]
+    runs[1].state, runs[2].state = "done", "lost"  # the run that is judged itself
+    assert picks(load(tmp_path / "own", runs), "leave_one_out") == []
 
 
 def logits_of(right: list[bool], classes: list[int]) -> np.ndarray[Any, Any]:
