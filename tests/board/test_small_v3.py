@@ -10,8 +10,7 @@ from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.rerun import next_lines, quickstart_sheet
 from oodbench.notes import Note
 from oodbench.report.comparison import table
-from oodbench.report.gaps import gaps_by_rule
-from oodbench.report.sources import beside_board, frames_of
+from oodbench.report.sources import beside_board
 from oodbench.report.tables import FORMATS, leaderboard
 from oodbench.results.boards import find_board
 from oodbench.results.predictions import predictions_file
@@ -35,18 +34,6 @@ def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows_but_references() ->
     assert len({(r.draw, r.hparams["lr"], r.hparams["weight_decay"]) for r in trained}) == 3
     assert {r.hparams["batch_size"] for r in trained} == {32}
     assert {r.label for r in runs if r.ceiling and r.reference} == {"Forest ceiling"}
-
-
-def test_features_count_to_the_half_of_their_pictures_and_as_pretrained() -> None:
-    gaps = gaps_by_rule(frames_of(["small.v3"], ["letters", FEATURES]))["train_val"]
-    assert gaps and gaps.subsets["natural"] == ["letters", FEATURES]
-    assert gaps.subsets["pretrained"] == [FEATURES]
-
-
-def test_a_forest_has_no_row_among_the_metrics_of_a_predictor() -> None:
-    tables = {block.title: block for block in table("small.v3", datasets=["SEM, FOU"]).blocks}
-    rows = [row[0] for row in tables["SEM, FOU: of the predictor itself"].rows]
-    assert "ceiling" in rows and not {"Forest", "Forest ceiling"} & {*rows}
 
 
 @pytest.mark.nightly

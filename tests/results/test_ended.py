@@ -312,13 +312,6 @@ def test_names_are_plain_text(tmp_path: Path, name: str) -> None:
     assert set(frame["label"]) == {name} and set(frame["id"]) == {run_id}
 
 
-def test_the_lines_of_a_run_are_a_table_of_numbers(tmp_path: Path) -> None:
-    runs = made(tmp_path / "out", ROWS[:1])
-    frame = pd.read_json(runs.results.run(next(iter(runs.runs))).path / "metrics.jsonl", lines=True)
-    assert frame["accuracy/a/in"].tolist() == [0.25] * 3 and frame["step"].tolist() == [10, 20, 30]
-    assert all(kind.kind in "if" for kind in frame.dtypes)
-
-
 SHORT: dict[str, Any] = {"trials": 1, "steps": 20, "evaluate_every": 10}
 
 
