@@ -115,3 +115,13 @@ def test_the_bootstrap_resamples_datasets_then_paired_trials(
     assert (drawn["ERM"] == 0).all()
     assert len(g.resampled(trials, rooms)) == st.RESAMPLES == 10_000
     assert place(1, 1, 2) == "1 [1, 2]"
+
+
+def test_places_count_those_ahead_in_every_resample() -> None:
+    better = pd.Series({"A": 0.5, "B": 0.2, "C": 0.2})
+    drawn = np.array([[3, 2, 1], [3, 2, 2], [1, 1, 0], [0, 1, 2]], float)
+    places = g.places(better, drawn)
+    assert places["place"].tolist() == [1, 2, 2]
+    # the places of A are 1, 1, 1, 3; of B 2, 2, 1, 2; of C 3, 2, 3, 1
+    assert places["place_low"].tolist() == [1, 1, 1]
+    assert places["place_high"].tolist() == [3, 2, 3]
