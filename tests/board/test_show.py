@@ -108,8 +108,6 @@ def test_own_rows_are_cut_to_what_they_share(board: Path, half: Path, tmp_path: 
     frames = beside_board(str(board), [few, more])
     for _, runs in frames.runs.groupby(["dataset_label", "label"]):
         assert {*zip(runs["trial"], runs["draw"], strict=True)} == {*product((0, 1), repeat=2)}
-    table = leaderboard(frames, "val_env").frame
-    assert set(table["n"]) == {2}
     frames = beside_board(str(board), [few, half])
     assert "ERM, IRM on SEM: 8 of 8 runs here are equal to the board's." in texts(frames.notes)
     other = trained(tmp_path, "other", **ONE_RUN | {"trials": [3]})
