@@ -1,5 +1,6 @@
 """A board beside runs trained here: exactly what one sweep of all of them would have printed."""
 
+import re
 import shutil
 from dataclasses import replace
 from itertools import product
@@ -75,6 +76,17 @@ def test_a_board_holds_several_test_environments_out_at_once(tmp_path: Path) -> 
 
 def own_rows(frames: Tables, rule: str | None = None) -> Block | None:
     return compare_own_rows(scores(leaderboard(frames, rule).cells), origins(frames.runs))
+
+
+def test_what_is_trained_here_has_its_rank_and_its_gains(split: Tables) -> None:
+    found = own_rows(split, "val_env")
+    assert found is not None
+    gains = comparison(split, "ERM", "val_env").frame.set_index(["dataset", "label"])["gain"]
+    for row in found.rows:
+        assert row[1] == "VREx" and row[2].endswith(" of 3") and row[4] in ("ERM", "IRM")
+        assert re.fullmatch(r"\S+ \[\S+, \S+\]", row[3])
+        if row[0] == "digits":
+            assert row[3].startswith(f"{100 * gains[row[0], 'VREx']:+.1f} [")
 
 
 def test_a_row_that_lacks_a_dataset_has_no_mean_over_them(tmp_path: Path) -> None:
