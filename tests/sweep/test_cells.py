@@ -52,8 +52,8 @@ def test_a_file_may_give_a_default_and_a_range(text: str, allowed: Callable[[flo
 
 
 def test_a_range_of_a_file_may_differ_between_kinds_of_data() -> None:
-    synthetic = {"default": 4.0, "range": "choice(5.0, 6.0)"}
-    families = {"linear": {"default": 3.0}, "synthetic": synthetic}
+    own = {"default": 4.0, "range": "choice(5.0, 6.0)"}
+    families = {"linear": {"default": 3.0}, "synthetic": own}
     given = {"default": 1.0, "range": "uniform(1, 2)", "by_family": families}
     rows = [{"name": "VREx", "hparams": {"penalty_weight": given}}]
     synthetic, linear = (

@@ -142,8 +142,8 @@ def test_spans_of_pandas_are_categories(tmp_path: Path) -> None:
     )
     entry = {"target": "y", "environment": "month", "features": ["age", "band"]}
     oodbench.sweep([{"data": data, **entry}], ["ERM"], out=tmp_path / "mine", **KEYS)
-    file = {"file": "data.parquet"}
-    made: Any = datasets.make("Table", file | entry, tmp_path / "mine" / "data")
+    file = {"file": "data.parquet", **entry}
+    made: Any = datasets.make("Table", file, tmp_path / "mine" / "data")
     assert made.columns.categories == {"band": ("(-9, 0]", "(0, 9]")}
     assert made.environments == ("2020-01", "2020-02", "2020-03")
 

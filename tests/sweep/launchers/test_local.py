@@ -164,8 +164,9 @@ def test_workers_reuse_freed_memory_and_the_user_process_keeps_its_environment()
 def launch(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", str(out)]
     command += ["--workers", "2", "--yes"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
 
 
 def left(session: int) -> dict[int, int]:

@@ -34,8 +34,9 @@ def test_killed_tasks_of_ray_go_on_to_the_bits_of_the_launcher_local(tmp_path: P
     command += ["--plugin", ODD_METHODS, "--set", "resources.ray_cpus=0.5"]
     path = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "SLOW_SECONDS": "0.01"}
     with (tmp_path / "log").open("w") as log:
-        streams = {"stdout": log, "stderr": log}
-        process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | path, **streams)
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=os.environ | path, stdout=log, stderr=log
+        )
         killed = kill_workers(out, process)
     assert process.wait(300) == 0, (tmp_path / "log").read_text()
     assert len(killed) == KILLS
