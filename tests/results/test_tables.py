@@ -1,6 +1,6 @@
 import pandas as pd
 
-from oodbench.results.tables import pretraining
+from oodbench.results.tables import origins, pretraining
 
 
 def test_weights_are_named_by_model_or_by_file_and_checksum() -> None:
@@ -15,3 +15,10 @@ def test_weights_are_named_by_model_or_by_file_and_checksum() -> None:
     runs["dataset"] = "Table"
     assert pretraining(runs) == dict(zip((row[:2] for row in rows), names, strict=True))
     assert pretraining(runs[:1]) == {}
+
+
+def test_rows_are_of_the_board_of_here_or_of_both() -> None:
+    runs = pd.DataFrame({"label": [*"AABC"], "frozen": [True, True, None, True]})
+    runs["rerun"] = [False, False, None, True]
+    assert origins(runs) == {"A": "board", "B": "here", "C": "board, here"}
+    assert origins(runs[2:3]) == {} and origins(runs[2:3].assign(frozen=False)) == {"B": "here"}
