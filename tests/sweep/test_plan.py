@@ -195,3 +195,24 @@ def test_datasets_with_equal_rows_share_a_table(capsys: pytest.CaptureFixture[st
     text = capsys.readouterr().out
     assert text.startswith("a, 1 test set: 5\nb, 1 test set: 5\nEach of them:\nalgorithm")
     assert text.count("Each of them:") == 1 and text.count("algorithm  ") == 2
+
+
+def test_a_dataset_that_names_itself_takes_a_label(tmp_path: Path) -> None:
+    rows = ["age,target,environment", *(f"{n},{n % 2},{'ab'[n // 8]}" for n in range(16))]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    data = {"name": "Table", "file": str(tmp_path / "t.csv")}
+    assert {s.dataset_name for s in tiny(datasets=[data]).runs.values()} == {"t"}
+    named = tiny(datasets=[data | {"label": "a table"}])
+    assert {s.dataset_name for s in named.runs.values()} == {"a table"}
+
+
+def test_equal_labels_are_refused() -> None:
+    one = {"name": "LinearSEM", "num_examples": 40, "label": "data"}
+    other = one | {"num_examples": 50}
+    with pytest.raises(UserError, match="two datasets are called 'data': give them a `label`"):
+        tiny(datasets=[one, other])
+    with pytest.raises(UserError, match="two datasets are called 'LinearSEM'"):
+        tiny(datasets=["LinearSEM", other | {"label": "LinearSEM"}])
+    with pytest.raises(UserError, match="'all datasets' is the name of what is over all datasets"):
+        tiny(datasets=[other | {"label": "all datasets"}])
+    assert len(tiny(datasets=[one, other | {"label": "50 examples"}]).runs) == 2 * 2 * 2
