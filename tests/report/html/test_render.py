@@ -1,4 +1,4 @@
-"""How the page is written; `test_assets` looks at it in a browser."""
+"""How the page is written; `test_page` looks at it in a browser."""
 
 import base64
 import hashlib
