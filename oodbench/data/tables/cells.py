@@ -61,7 +61,7 @@ OF_TYPES = {
     f"the task `multilabel`), or {OTHERWISE}",
 }
 """Hints on values that are neither numbers nor texts, by a word in the name of their type."""
-USUAL = ("target", "environment")
+USUAL = ("target", "environment", "text")
 """Options whose default is the column of the same name."""
 
 
