@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
@@ -33,7 +32,6 @@ from oodbench.arithmetic import variables
 from oodbench.errors import UserError
 from oodbench.identity import commit
 from oodbench.results.directory import Directory
-from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
 from oodbench.terminal import commands
 from tests.bench import spirals_sweep
@@ -48,7 +46,6 @@ NETWORK = {"name": "MLP", "hparams": {"width": WIDTH, "depth": DEPTH}}
 BATCHES = {"256": [256, 256], "12 and 29": [12, 29]}
 """Examples of an environment in a step, of the two draws: DomainBed's last default for this dataset,
 and the quartiles of its random ones, int(2^U(3, 5.5))."""
-PHASES = ("importing", "setting up", "loading", "stepping", "evaluating", "the rest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +55,6 @@ class Entrant:
     name: str
     loader_workers: int | None = None
     """Workers of each of the peer's loaders; None: as many as it ships, 8."""
-    launcher: str = "local"
-    threads: int | None = None
-    """Threads of each of the peer's processes; None: as many as torch takes, the cores."""
 
 
 OURS = Entrant(name="oodbench")
@@ -68,12 +62,6 @@ ENTRANTS = (
     OURS,
     Entrant(name="DomainBed as shipped"),
     Entrant(name="DomainBed, no loader workers", loader_workers=0),
-    Entrant(
-        name="DomainBed, no loader workers, 2 x 1 thread",
-        loader_workers=0,
-        launcher="multi_gpu",
-        threads=1,
-    ),
 )
 
 
@@ -95,8 +83,6 @@ class Lap:
     entrant: str
     batch: str
     cost: Cost
-    phases: dict[str, float]
-    """Process seconds of all runs by phase, see `PHASES`."""
     load: float
     """The machine's load average before the sweep."""
 
@@ -119,8 +105,8 @@ def cost_of(
     return Cost(time.perf_counter() - start, sum(cpu.values()), memory)
 
 
-def run_ours(batch: str, steps: int, folder: Path) -> tuple[Cost, dict[str, float]]:
-    """Our sweep, and where its seconds went; raises UserError if a run has not ended well."""
+def run_ours(batch: str, steps: int, folder: Path) -> Cost:
+    """Our sweep; raises UserError if a run has not ended well."""
     counts = {"hparam_draws": DRAWS, "trials": TRIALS}
     every = {"steps": steps, "evaluate_every": EVALUATE_EVERY}
     sweep = spirals_sweep(ALGORITHMS, BATCHES[batch], **counts, **every, network=NETWORK)
@@ -128,25 +114,19 @@ def run_ours(batch: str, steps: int, folder: Path) -> tuple[Cost, dict[str, floa
     file.write_text(yaml.safe_dump(sweep))
     command = [sys.executable, "-m", "oodbench.sweep", "launch", str(file), "--out", str(out)]
     cost = cost_of([*command, "--yes", "--workers", str(WORKERS)], folder, environment())
-    _check((out / "sweep.json").is_file(), True, folder)
-    runs = read_results(Directory(out)).runs
-    _check(runs["state"].eq(State.DONE).sum(), RUNS, folder)
-    kinds = ("waiting_seconds", "training_seconds", "evaluation_seconds")
-    waiting, training, evaluation = (float(runs[kind].sum()) for kind in kinds)
-    phases = {"loading": waiting, "stepping": training - waiting, "evaluating": evaluation}
-    return cost, phases | {"the rest": WORKERS * cost.wall_seconds - training - evaluation}
+    results = Directory(out)
+    _check(sum(results.run(run_id).state() == State.DONE for run_id in results.specs()), folder)
+    return cost
 
 
 def run_peer(
     peer: Path, python: Path, entrant: Entrant, batch: str, steps: int, folder: Path
-) -> tuple[Cost, dict[str, float]]:
+) -> Cost:
     """The sweep of a checkout of DomainBed; raises UserError if a run has not ended well."""
     folder = folder.resolve()  # its runs have another working directory
-    times, out = folder / "times", folder / "results"
-    times.mkdir()
+    out = folder / "results"
     race = {
         "data": str(_data_for_peer(folder)),
-        "times": str(times),
         "loader_workers": entrant.loader_workers,
         "evaluate_every": EVALUATE_EVERY,
         "batch_sizes": BATCHES[batch],
@@ -159,24 +139,13 @@ def run_peer(
         "PYTHONPATH": f"{hook}{os.pathsep}{peer.resolve()}",
         "OODBENCH_RACE": str(folder / "race.json"),
     }
-    if entrant.threads:
-        env["OMP_NUM_THREADS"] = str(entrant.threads)
-    at_a_time = 1
-    if entrant.launcher == "multi_gpu":  # two names, of no GPU, make it run two at a time
-        env["CUDA_VISIBLE_DEVICES"], at_a_time = "-1,-2", 2
     command = [str(python), "-m", "domainbed.scripts.sweep", "launch", "--datasets", "Spirals"]
     command += ["--algorithms", *ALGORITHMS, "--n_hparams", str(DRAWS), "--n_trials", str(TRIALS)]
     command += ["--steps", str(steps), "--single_test_envs", "--data_dir", str(folder)]
-    command += ["--output_dir", str(out), "--command_launcher", entrant.launcher]
-    command.append("--skip_confirmation")
+    command += ["--output_dir", str(out), "--command_launcher", "local", "--skip_confirmation"]
     cost = cost_of(command, folder, env, peer)
-    _check(len(list(out.glob("*/done"))), RUNS, folder)
-    phases: defaultdict[str, float] = defaultdict(float)
-    for path in times.glob("*.json"):
-        for phase, seconds in json.loads(path.read_text()).items():
-            phases[phase] += seconds
-    phases["the rest"] = at_a_time * cost.wall_seconds - sum(phases.values())
-    return cost, phases
+    _check(len(list(out.glob("*/done"))), folder)
+    return cost
 
 
 def environment() -> dict[str, str]:
@@ -186,9 +155,9 @@ def environment() -> dict[str, str]:
     return kept | {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def _check(done: int, runs: int, folder: Path) -> None:
-    if done != runs:
-        raise UserError(f"{done} of {runs} runs ended well; {folder / 'log.txt'} says more")
+def _check(done: int, folder: Path) -> None:
+    if done != RUNS:
+        raise UserError(f"{done} of {RUNS} runs ended well; {folder / 'log.txt'} says more")
 
 
 def _data_for_peer(folder: Path) -> Path:
@@ -198,9 +167,8 @@ def _data_for_peer(folder: Path) -> Path:
     from oodbench.datasets import make
 
     environments = make("Spirals", {}, None).load(0)
-    names = ["test", *(name for name in environments if name != "test")]
     arrays = {}
-    for i, name in enumerate(names):
+    for i, name in enumerate(sorted(environments, key=lambda name: name != "test")):
         environment = environments[name]
         arrays[f"x{i}"], arrays[f"y{i}"] = environment.x.numpy(), environment.y.numpy()
     path = folder / "data.npz"
@@ -226,25 +194,20 @@ def machine(peer: Path | None) -> dict[str, Any]:
 
 
 def table(laps: Sequence[Lap]) -> str:
-    """The medians over the rounds in Markdown: the sweeps' costs, and where the seconds went."""
+    """The medians of the sweeps' costs over the rounds, in Markdown."""
     laps_of: dict[tuple[str, str], list[Lap]] = {}
     for lap in laps:
         laps_of.setdefault((lap.batch, lap.entrant), []).append(lap)
-    costs, phases = [], []
+    rows = []
     for (batch, entrant), rounds in laps_of.items():
         ours = _medians(laps_of[batch, OURS.name])
         wall, cpu, memory = _medians(rounds)
         cells = [f"{wall:.1f}", f"{wall / ours[0]:.1f}", f"{cpu:.0f}", f"{cpu / ours[1]:.1f}"]
         cells += [f"{3600 * RUNS / wall:.0f}", f"{memory:.0f}"]
-        costs.append([batch, entrant, *cells, f"{max(lap.load for lap in rounds):.1f}"])
-        spent = [[lap.phases[p] for lap in rounds if p in lap.phases] for p in PHASES]
-        phases.append([batch, entrant, *(f"{median(s):.1f}" if s else "" for s in spent)])
+        rows.append([batch, entrant, *cells, f"{max(lap.load for lap in rounds):.1f}"])
     heads = ["batch", "sweep by", "wall s", "/ ours", "CPU s", "/ ours"]
     heads += ["runs / h", "peak MB", "load before"]
-    return "\n\n".join(
-        tabulate(rows, header, tablefmt="github", disable_numparse=True)
-        for rows, header in ((costs, heads), (phases, ["batch", "seconds of", *PHASES]))
-    )
+    return tabulate(rows, heads, tablefmt="github", disable_numparse=True)
 
 
 def _medians(laps: Sequence[Lap]) -> list[float]:
@@ -283,10 +246,10 @@ def race(
         folder.mkdir()
         load = os.getloadavg()[0]
         if domainbed is None or entrant is OURS:
-            cost, phases = run_ours(batch, steps, folder)
+            cost = run_ours(batch, steps, folder)
         else:
-            cost, phases = run_peer(domainbed, python.absolute(), entrant, batch, steps, folder)
-        laps.append(Lap(entrant.name, batch, cost, dict(phases), load))
+            cost = run_peer(domainbed, python.absolute(), entrant, batch, steps, folder)
+        laps.append(Lap(entrant.name, batch, cost, load))
         print(f"{entrant.name}, batch {batch}: {cost.wall_seconds:.1f} s", flush=True)
         figures = {"machine": facts, "steps": steps, "laps": [asdict(lap) for lap in laps]}
         (out / "race.json").write_text(json.dumps(figures, indent=1) + "\n")

@@ -3,114 +3,42 @@
 import re
 import textwrap
 
-METHOD = '''
+TEXT = """
 import torch
-from torch import Tensor
-
-from oodbench.algorithms import Algorithm, register
+{imports}
 
 
-@register("Bad", paper="none")
-class Bad(Algorithm):
-    """A bad method."""
-
-    def predict(self, x):
-        return self.network(x)
-
-{body}
-'''
-DATASET = '''
-import torch
-
-from oodbench.datasets import Dataset, Environment, Metadata, register
-from oodbench.tasks import Task
-
-
-@register("Bad", Metadata(paper="none", licence="none", family="", shift="none", network="MLP", steps=2))
-class Bad(Dataset):
-    """A bad dataset."""
-
-    environments = ("a", "b", "c")
-    test_environments = ("c",)
-    input_shape = (2,)
-    task = Task("binary")
-
-    def load(self, trial):
-        x = torch.ones(8, 2)
-        return {{name: Environment(x, (x[:, 0] > 0).float()) for name in self.environments}}
-
-{body}
-'''
-RULE = '''
-import pandas as pd
-
-from oodbench.selection import Rule, records_on, register
-
-
-@register("bad")
-class Bad(Rule):
-    """A bad rule."""
-
-    summary = "bad"
-    needs = "nothing"
-
-    def evidence(self, runs):
-        return records_on(runs, "training_environments", "out")
-
-{body}
-'''
-METRIC = '''
-import torch
-
-from oodbench.metrics import {base}, register
-
-
-@register("bad")
+@register({names})
 class Bad({base}):
-    """A bad metric."""
+    \"\"\"A bad one.\"\"\"
 
 {body}
-'''
-LAUNCHER = '''
-from oodbench.sweep.launchers import register
-from oodbench.sweep.launchers.local import Debug
-
-
-@register("bad")
-class Bad(Debug):
-    """A bad launcher."""
-
-{body}
-'''
-NETWORK = '''
-import torch
-from torch import nn
-
-from oodbench.networks.base import Network, register
-
-
-@register("Bad")
-class Bad(Network):
-    """A bad network."""
-
-    def __init__(self, input_shape, num_outputs, hparams):
-        super().__init__()
-        self.hparams, self.num_features = hparams, 3
-        self.featurizer = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
-        self.classifier = nn.Linear(3, num_outputs)
-
-{body}
-'''
-TEMPLATES = {
+"""
+METHOD = ("from oodbench.algorithms import Algorithm, register", "'Bad', paper='none'", "Algorithm")
+METRIC = "from oodbench.metrics import PredictionMetric, RecordedMetric, register"
+KINDS = {
     "method": METHOD,
     "own step": METHOD,
-    "dataset": DATASET,
-    "rule": RULE,
-    "metric": METRIC,
-    "launcher": LAUNCHER,
-    "network": NETWORK,
+    "dataset": (
+        "from oodbench.datasets import Environment, register\n"
+        "from oodbench.datasets.linear_sem import LinearSEM",
+        *("'Bad'", "LinearSEM"),
+    ),
+    "rule": ("from oodbench.selection import TrainVal, register", "'bad'", "TrainVal"),
+    "metric": (METRIC, "'bad'", "RecordedMetric"),
+    "launcher": (
+        "from oodbench.sweep.launchers import register\n"
+        "from oodbench.sweep.launchers.local import Debug",
+        *("'bad'", "Debug"),
+    ),
+    "network": (
+        "from oodbench.networks.base import register\nfrom oodbench.networks.mlp import MLP",
+        *("'Bad'", "MLP"),
+    ),
 }
-"""The text of a module by the kind of its class."""
+"""What a module imports, how its class is registered, and its base, by the kind of the class."""
+PREDICT = "def predict(self, x):\n    return self.network(x)\n\n"
+"""A hook that every method has, as a class without one is none."""
 NETWORK_INIT = "def __init__(self, input_shape, num_outputs, hparams):"
 
 
@@ -159,7 +87,7 @@ BAD: dict[str, str] = {
     ),
     "dataset, load gives None": "def load(self, trial):\n    pass",
     "dataset, load gives lists": "def load(self, trial):\n"
-    "    return {n: Environment([1], [1]) for n in 'abc'}",
+    "    return dict.fromkeys(self.environments, Environment([1], [1]))",
     "dataset, transform gives other shapes": "def transform(self, x, generator):\n"
     "    return x[:, 0]",
     "dataset, fit gives None": "def fit(self, training):\n    pass",
@@ -182,13 +110,14 @@ BAD: dict[str, str] = {
     ),
     "launcher, launch gives None": "def launch(self, job):\n    pass",
     **raising("network", NETWORK_INIT, "@classmethod\ndef resolved(cls, values, dataset):"),
-    "network, no parts": f"{NETWORK_INIT}\n    super().__init__()",
+    "network, no parts": f"{NETWORK_INIT}\n    super(MLP, self).__init__()",
 }
 """What is put into the class of a plug-in, by its kind and what is bad about it."""
 
 
 def module(name: str) -> str:
     """The text of the module of a bad plug-in."""
-    base = "PredictionMetric" if "of_predictions" in name else "RecordedMetric"
-    kind = name.partition(",")[0]
-    return TEMPLATES[kind].format(base=base, body=textwrap.indent(BAD[name], "    "))
+    imports, names, base = KINDS[name.partition(",")[0]]
+    base = "PredictionMetric" if "of_predictions" in name else base
+    body = textwrap.indent((PREDICT if base == "Algorithm" else "") + BAD[name], "    ")
+    return TEXT.format(imports=imports, names=names, base=base, body=body)
