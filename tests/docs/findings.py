@@ -1,8 +1,7 @@
 """What the commands that write pages share: tables between marks, and the values beside a page."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -10,8 +9,11 @@ from scipy import stats
 
 from oodbench.errors import UserError
 from oodbench.report.statistics import LEVEL, Estimate, holm
+from oodbench.results.tables import Tables
+from oodbench.verify.measured import recorded_values
+from tests.helpers.paths import ROOT
 
-DOCS = Path("docs/findings")
+DOCS = ROOT / "docs" / "findings"
 
 K = TypeVar("K")
 
@@ -33,19 +35,29 @@ def table_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def stored(docs: Path, name: str) -> Any:
+def by_trial(
+    tables: Tables, chosen: pd.DataFrame, metric: str, *environments: str | None
+) -> Iterator[tuple[str, str, list[float]]]:
+    """Each dataset and row, with a metric's mean in each trial at the chosen steps, to six digits."""
+    recorded = [recorded_values(tables, tables.runs, metric, e, "in") for e in environments]
+    about = tables.runs[["id", "dataset_label", "label", "trial"]]
+    values = pd.concat(recorded).merge(chosen[["id", "step"]]).merge(about)
+    means = values.groupby(["dataset_label", "label", "trial"])["value"].mean()
+    for (dataset, label), of_row in means.groupby(["dataset_label", "label"]):
+        yield str(dataset), str(label), [float(f"{value:.6g}") for value in of_row]
+
+
+def stored(name: str) -> Any:
     """The values beside a page."""
-    return json.loads((docs / f"{name}.json").read_text())
+    return json.loads((DOCS / f"{name}.json").read_text())
 
 
-def write(
-    docs: Path, name: str, values: Mapping[str, Any], page: Callable[[str, Any], str]
-) -> None:
+def write(name: str, values: Mapping[str, Any], page: Callable[[str, Any], str]) -> None:
     """Store values beside a page, and let `page` put their tables into its text."""
     lines = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in values.items())
-    (docs / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    path = docs / f"{name}.md"
-    path.write_text(page(path.read_text(), stored(docs, name)))
+    (DOCS / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    path = DOCS / f"{name}.md"
+    path.write_text(page(path.read_text(), stored(name)))
 
 
 def significant(differences: Mapping[K, Estimate]) -> dict[K, int]:

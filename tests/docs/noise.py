@@ -1,22 +1,19 @@
 """docs/findings/noise.md: `python -m tests.docs.noise MASKS PENALTIES` writes the tables of two sweeps."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import pandas as pd
-import typer
+import numpy as np
 
 from oodbench.report.statistics import Estimate, estimate
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.selection.judge import choose
-from oodbench.terminal import commands
-from oodbench.verify.measured import recorded_values
-from tests.docs.findings import DOCS, filled, significant, table_row, write
+from tests.docs.findings import by_trial, filled, significant, table_row, write
 
 NAME = "noise"
-RULE = "train_val"
 TEST, MEMORIZED = "accuracy", "memorized"
 CHOSEN, LAST = "chosen", "last"
 SHARES = ("clean labels", "25 % noise", "50 % noise")
@@ -26,92 +23,56 @@ NOISES = {
     "SEM": ("no noise", "0.5 deviations", "1 deviation"),
 }
 """The amounts of noise in each dataset's training labels."""
+PENALTIES = [f"{dataset}, {noise}" for dataset, noises in NOISES.items() for noise in noises]
 Values = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 """A value in each trial by dataset, row, and metric with step, such as `accuracy chosen`."""
-
-app = commands(__doc__)
-
-
-@app.command()
-def write_page(
-    masks: Annotated[Path, typer.Argument(help="The results of noise-masks.")],
-    penalties: Annotated[Path, typer.Argument(help="The results of noise-penalties.")],
-    docs: Annotated[Path, typer.Option(help="The folder of the page.")] = DOCS,
-) -> None:
-    """Store the values of both sweeps beside the page, and put its tables into it."""
-    write(docs, NAME, {**measured(masks), **measured(penalties)}, page)
+Found = Mapping[tuple[str, str], Estimate]
+"""By dataset and row."""
 
 
 def measured(results: Path) -> Values:
-    """The values on test environments and the shares memorized, to six digits, at two steps of a run:
-    the one that `RULE` chooses, and, of rows without draws, the last one.
+    """The values on test environments and the shares memorized, at two steps of a run: the one that
+    `train_val` chooses, and, of rows without draws, the last one.
     """
     tables = read_results(Directory(results))
     runs = tables.runs
-    steps = {CHOSEN: choose(tables, RULE)[["id", "step"]]}
+    steps = {CHOSEN: choose(tables, "train_val")}
     if runs["draw"].nunique() == 1:
         last = tables.records.groupby("id", observed=True)["step"].max().reset_index()
         steps[LAST] = last.astype({"id": object})
-    rows = runs[["dataset_label", "label"]].drop_duplicates().itertuples(index=False, name=None)
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for dataset, label in rows:
-        found.setdefault(str(dataset), {})[str(label)] = {}
-    about = runs[["id", "dataset_label", "label", "trial", "metric"]]
+    for dataset, label in zip(runs["dataset_label"], runs["label"], strict=True):
+        found.setdefault(dataset, {}).setdefault(label, {})
     for step, chosen in steps.items():
         for metric in (*runs["metric"].unique(), MEMORIZED):
-            recorded = [
-                recorded_values(tables, runs, metric, named, "in") for named in ("test", None)
-            ]
-            values = pd.concat(recorded).merge(chosen, on=["id", "step"]).merge(about, on="id")
-            means = values.groupby(["dataset_label", "label", "trial"])["value"].mean()
-            for (dataset, label), of_row in means.groupby(["dataset_label", "label"]):
-                kind = MEMORIZED if metric == MEMORIZED else TEST
-                row = [float(f"{value:.6g}") for value in of_row]
-                found[str(dataset)][str(label)][f"{kind} {step}"] = row
+            kind = MEMORIZED if metric == MEMORIZED else TEST
+            for dataset, label, values in by_trial(tables, chosen, metric, "test", None):
+                found[dataset][label][f"{kind} {step}"] = values
     return found
 
 
-def mean(values: Values, dataset: str, row: str, what: str) -> Estimate:
-    """The mean over trials of a row's values, in percent for shares."""
-    return estimate(values[dataset][row][what])
+def gained(values: Values, dataset: str, row: str) -> np.ndarray[Any, Any]:
+    """What a row gains over early-stopped ERM at the chosen steps, in each trial."""
+    found, erm = (values[dataset][each][f"{TEST} {CHOSEN}"] for each in (row, "ERM"))
+    return np.subtract(found, erm) * (-1 if dataset.startswith("SEM") else 1)
 
 
-def gain(values: Values, dataset: str, row: str, what: str, baseline: str = "") -> Estimate:
-    """The gain of a row over ERM, paired by trial; `baseline` is ERM's value, by default the same one."""
-    erm = values[dataset]["ERM"][baseline or what]
-    sign = -1 if dataset.startswith("SEM") else 1
-    return estimate([sign * (a - b) for a, b in zip(values[dataset][row][what], erm, strict=True)])
+def gains(values: Values, datasets: Iterable[str]) -> Found:
+    """The gains over ERM of all other rows on some datasets."""
+    rows = [(dataset, row) for dataset in datasets for row in values[dataset] if row != "ERM"]
+    return {(dataset, row): estimate(gained(values, dataset, row)) for dataset, row in rows}
 
 
-def more_with_noise(values: Values, dataset: str, row: str) -> Estimate:
-    """How much larger the gain of a row over ERM is with most noise than with none, paired by trial."""
-    none, _, most = (values[f"{dataset}, {noise}"] for noise in NOISES[dataset])
-    what, sign = f"{TEST} {CHOSEN}", -1 if dataset == "SEM" else 1
-    pairs = zip(most[row][what], most["ERM"][what], none[row][what], none["ERM"][what], strict=True)
-    return estimate([sign * ((a - b) - (c - d)) for a, b, c, d in pairs])
-
-
-def penalties_found(values: Values) -> dict[tuple[str, str, str], Estimate]:
-    """The gains over ERM by dataset, amount of noise and row, in the sweep of penalties."""
-    what = f"{TEST} {CHOSEN}"
-    return {
-        (dataset, noise, row): gain(values, f"{dataset}, {noise}", row, what)
-        for dataset, noises in NOISES.items()
-        for noise in noises
-        for row in values[f"{dataset}, {noise}"]
-        if row != "ERM"
-    }
-
-
-def masks_found(values: Values) -> dict[tuple[str, str], Estimate]:
-    """The gains over early-stopped ERM at the chosen steps by share of noise and row."""
-    what = f"{TEST} {CHOSEN}"
-    return {
-        (share, row): gain(values, share, row, what)
-        for share in SHARES
-        for row in values[share]
-        if row != "ERM"
-    }
+def more_with_noise(values: Values) -> Found:
+    """How much larger the gains over ERM are with most noise than with none, paired by trial."""
+    found = {}
+    for dataset, noises in NOISES.items():
+        none, _, most = (f"{dataset}, {noise}" for noise in noises)
+        for row in values[none]:
+            if row != "ERM":
+                more = gained(values, most, row) - gained(values, none, row)
+                found[dataset, row] = estimate(more)
+    return found
 
 
 def page(text: str, values: Values) -> str:
@@ -124,56 +85,45 @@ def masks_table(values: Values) -> list[list[str]]:
     """A row for each method and amount of noise."""
     columns = ["noise", "row", "memorized, last", "memorized, chosen"]
     columns += ["test, last", "test, chosen", "gain over ERM, chosen"]
-    rows, signs = [columns, ["---", "---", *["---:"] * 5]], significant(masks_found(values))
+    rows, found = [columns, ["---", "---", *["---:"] * 5]], gains(values, SHARES)
     for share in SHARES:
         for row, of_row in values[share].items():
-            cells = [
-                _percent(mean(values, share, row, f"{kind} {step}"))
-                if f"{kind} {step}" in of_row
-                else ""
-                for kind in (MEMORIZED, TEST)
-                for step in (LAST, CHOSEN)
-            ]
-            is_erm = row == "ERM"
-            found = gain(values, share, row, f"{TEST} {CHOSEN}")
-            rows.append(
-                [share, row, *cells, "" if is_erm else _gain(found, signs[share, row], 100, 1)]
-            )
+            names = [f"{kind} {step}" for kind in (MEMORIZED, TEST) for step in (LAST, CHOSEN)]
+            cells = [_mean(of_row[name], 100, 1) if name in of_row else "" for name in names]
+            rows.append([share, row, *cells, _gain(found, share, row, 100, 1)])
     return rows
 
 
 def penalties_table(values: Values) -> list[list[str]]:
     """A row for each dataset and method."""
     columns = ["dataset", "row", "no noise", "some", "most", "most less none"]
-    rows, signs = [columns, ["---", "---", *["---:"] * 4]], significant(penalties_found(values))
-    more = {(d, r): more_with_noise(values, d, r) for d, _, r in penalties_found(values)}
-    more_signs = significant(more)
+    rows, found = [columns, ["---", "---", *["---:"] * 4]], gains(values, PENALTIES)
+    more = more_with_noise(values)
     for dataset, noises in NOISES.items():
         scale, digits = (1, 2) if dataset == "SEM" else (100, 1)
-        erm = [mean(values, f"{dataset}, {noise}", "ERM", f"{TEST} {CHOSEN}") for noise in noises]
-        shown = [f"{scale * e.mean:.{digits}f} ± {scale * e.stderr:.{digits}f}" for e in erm]
-        rows.append([dataset, "ERM", *shown, ""])
-        for row in values[f"{dataset}, {noises[0]}"]:
-            if row != "ERM":
-                found = penalties_found(values)
-                cells = [
-                    _gain(found[dataset, n, row], signs[dataset, n, row], scale, digits)
-                    for n in noises
-                ]
-                last = _gain(more[dataset, row], more_signs[dataset, row], scale, digits)
-                rows.append([dataset, row, *cells, last])
+        noisy = [f"{dataset}, {noise}" for noise in noises]
+        erm = [values[name]["ERM"][f"{TEST} {CHOSEN}"] for name in noisy]
+        rows.append([dataset, "ERM", *(_mean(each, scale, digits) for each in erm), ""])
+        for _, row in (place for place in more if place[0] == dataset):
+            cells = [_gain(found, name, row, scale, digits) for name in noisy]
+            rows.append([dataset, row, *cells, _gain(more, dataset, row, scale, digits)])
     return rows
 
 
-def _percent(found: Estimate) -> str:
-    return f"{100 * found.mean:.1f} ± {100 * found.stderr:.1f}"
+def _mean(values: Sequence[float], scale: int, digits: int) -> str:
+    found = estimate(values)
+    return f"{scale * found.mean:.{digits}f} ± {scale * found.stderr:.{digits}f}"
 
 
-def _gain(found: Estimate, sign: int, scale: float, digits: int) -> str:
-    low, high = (f"{scale * v:+.{digits}f}" for v in (found.low, found.high))
-    text = f"{scale * found.mean:+.{digits}f} [{low}, {high}]"
-    return f"**{text}**" if sign else text
+def _gain(found: Found, dataset: str, row: str, scale: int, digits: int) -> str:
+    if row == "ERM":
+        return ""
+    gain = found[dataset, row]
+    mean, low, high = (f"{scale * v:+.{digits}f}" for v in (gain.mean, gain.low, gain.high))
+    text = f"{mean} [{low}, {high}]"
+    return f"**{text}**" if significant(found)[dataset, row] else text
 
 
 if __name__ == "__main__":
-    app()
+    masks, penalties = map(Path, sys.argv[1:])
+    write(NAME, {**measured(masks), **measured(penalties)}, page)

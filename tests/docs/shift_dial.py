@@ -1,20 +1,18 @@
 """docs/findings/shift_dial.md: `python -m tests.docs.shift_dial DIR` writes the tables from a sweep."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
 from oodbench.report.statistics import Estimate, estimate
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.selection.judge import choose
 from oodbench.sweep.file import find_sweep, read_sweep
-from oodbench.terminal import commands
-from oodbench.verify.measured import recorded_values
-from tests.docs.findings import DOCS, filled, table_row, write
+from tests.docs.findings import by_trial, filled, table_row, write
 
 NAME = "shift_dial"
 RATIOS = ("1.5", "4", "16", "64")
@@ -23,28 +21,14 @@ VARIANTS = ("FOU", "FEU", "POU", "PEU")
 Errors = Mapping[str, Mapping[str, Sequence[float]]]
 """The error of the weights of each method in each trial, by dataset and method."""
 
-app = commands(__doc__)
-
-
-@app.command()
-def write_page(
-    results: Annotated[Path, typer.Argument(help="The results of the sweep.")],
-    docs: Annotated[Path, typer.Option(help="The folder of the page.")] = DOCS,
-) -> None:
-    """Store the errors of the weights beside the page, and put its tables into it."""
-    write(docs, NAME, measured(results), page)
-
 
 def measured(results: Path) -> Errors:
-    """The errors of the weights of the runs that `val_env` chooses, to six digits."""
+    """The errors of the weights of the runs that `val_env` chooses."""
     tables = read_results(Directory(results))
-    recorded = recorded_values(tables, tables.runs, "weight_error", None, "in")
-    chosen = choose(tables, "val_env")[["id", "step"]].merge(recorded, on=["id", "step"])
-    rows = chosen.merge(tables.runs[["id", "dataset_label", "label", "trial"]], on="id")
     errors: dict[str, dict[str, list[float]]] = {}
-    for (dataset, label), of_cell in rows.sort_values("trial").groupby(["dataset_label", "label"]):
-        values = [float(f"{value:.6g}") for value in of_cell["value"]]
-        errors.setdefault(str(dataset), {})[str(label)] = values
+    found = by_trial(tables, choose(tables, "val_env"), "weight_error", None)
+    for dataset, label, values in found:
+        errors.setdefault(dataset, {})[label] = values
     return errors
 
 
@@ -104,4 +88,4 @@ def _mean(found: Estimate) -> str:
 
 
 if __name__ == "__main__":
-    app()
+    write(NAME, measured(Path(sys.argv[1])), page)
