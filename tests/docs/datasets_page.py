@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter
 
+from oodbench.data.sheet import write_sheet
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.diagnose.admission import ERM
 from oodbench.diagnose.head_room import (
@@ -20,22 +21,29 @@ from oodbench.diagnose.head_room import (
     show,
     value_text,
 )
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.metrics import is_proportion
 from oodbench.report.numbers import gain
 from oodbench.sweep.launchers import LaunchOptions
 from oodbench.terminal import commands, terminal
 from tests.docs.findings import filled, table_row
+from tests.helpers.paths import ROOT
 
-DOCS = Path("docs")
-MEASURED = "datasets/measured.json"
+DOCS = ROOT / "docs"
+MEASURED = DOCS / "datasets" / "measured.json"
 """The figures, by dataset, beside the page."""
 OPEN = ("CC", "MIT", "Apache", "free fonts")
 """Beginnings of the licences that allow a dataset's pictures on the page."""
 OF_ONES_OWN = ("FrozenFeatures", "HuggingFace", "ImageFolder", "Manifest", "Table", "Texts")
 """Datasets that read the user's own files."""
-
+REASONS = (
+    "They are made of the user's own data",
+    "They need files or packages, or there was no time for them",
+    "They have neither `out` splits nor validation environments to choose runs by",
+    "They need no files, and there was no time for them",
+)
+"""Why registered datasets were not measured."""
 RHO = "\N{GREEK SMALL LETTER RHO}"
 
 ROOMS = TypeAdapter(dict[str, HeadRoom])
@@ -45,70 +53,48 @@ app = commands(__doc__)
 
 @app.command()
 def write_page(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="Datasets to measure.")
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where their files are.")] = None,
-    out: Annotated[Path, typer.Option(help="Keeps the runs.")] = Path("results/head-room"),
-    docs: Annotated[Path, typer.Option(help="The folder of the page.")] = DOCS,
-    steps: Annotated[int | None, typer.Option(min=1, help="Of a run; at most 600.")] = None,
-    draws: Annotated[int, typer.Option(min=2)] = 8,
-    trials: Annotated[int, typer.Option(min=2)] = 3,
+    names: Annotated[list[str] | None, typer.Argument()] = None,
+    data_dir: Path | None = None,
+    out: Path = Path("results/head-room"),
+    steps: int | None = None,
+    draws: int = 8,
+    trials: int = 3,
 ) -> None:
-    """Measure datasets, with `all` those that are here, and write the page."""
-    known = list(datasets)
-    wanted = known if names == ["all"] else names or []
-    (docs / "datasets").mkdir(exist_ok=True)
-    for name in wanted:
-        if name not in known:
-            raise unknown("dataset", name, known)
-        dataset = _here(name, data_dir)
-        if dataset is None:
-            continue
-        _write_picture(dataset, docs)
-        options = LaunchOptions(out=out / name, data_dir=data_dir, workers=1)
+    """Measure datasets, with `all` those that are here, and write the page; OUT keeps the runs."""
+    for name in datasets if names == ["all"] else names or ():
         try:
+            dataset = make(name, {}, data_dir)
+            dataset.check()
+            _write_picture(dataset)
+            options = LaunchOptions(out=out / name, data_dir=data_dir, workers=1)
             room = head_room(
                 name, {}, options, steps=steps, draws=draws, trials=trials, references=False
             )
-        except UserError as error:
+        except UserError as error:  # such as one of files that are not here
             terminal().say(f"{name}: {error}")
             continue
         show(room, terminal())
-        rooms = {**measured(docs), name: room}
+        rooms = {**measured(), name: room}
         texts = {n: asdict(rooms[n]) for n in sorted(rooms, key=str.casefold)}
-        write_whole(docs / MEASURED, json.dumps(texts, indent=1) + "\n")
-    path = docs / "datasets.md"
-    write_whole(path, page(path.read_text(encoding="utf-8"), measured(docs), pictures(docs)))
+        write_whole(MEASURED, json.dumps(texts, indent=1) + "\n")
+    path = DOCS / "datasets.md"
+    write_whole(path, page(path.read_text(encoding="utf-8"), measured(), pictures()))
 
 
-def measured(docs: Path) -> dict[str, HeadRoom]:
-    """The figures beside the page in `docs`, by dataset."""
-    path = docs / MEASURED
-    return ROOMS.validate_json(path.read_bytes()) if path.is_file() else {}
+def measured() -> dict[str, HeadRoom]:
+    """The figures beside the page, by dataset."""
+    return ROOMS.validate_json(MEASURED.read_bytes())
 
 
-def pictures(docs: Path) -> list[str]:
+def pictures() -> list[str]:
     """The datasets whose contact sheet is beside the page."""
-    return sorted((p.stem for p in (docs / "datasets").glob("*.png")), key=str.casefold)
+    return sorted((p.stem for p in (DOCS / "datasets").glob("*.png")), key=str.casefold)
 
 
-def _here(name: str, data_dir: Path | None) -> Dataset | None:
-    """The dataset with its default options, or None if its files are not here."""
-    try:
-        dataset = make(name, {}, data_dir)
-        dataset.check()
-    except UserError:
-        return None
-    return dataset
-
-
-def _write_picture(dataset: Dataset, docs: Path) -> None:
-    from oodbench.data.sheet import write_sheet
-
+def _write_picture(dataset: Dataset) -> None:
     is_open = dataset.metadata.licence.startswith(OPEN)
     if is_open and dataset.task.has_classes and len(dataset.input_shape) == 3:
-        write_sheet(dataset, dataset.load(0), docs / "datasets" / f"{dataset.name}.png")
+        write_sheet(dataset, dataset.load(0), DOCS / "datasets" / f"{dataset.name}.png")
 
 
 def page(text: str, rooms: Mapping[str, HeadRoom], shown: Sequence[str]) -> str:
@@ -116,19 +102,13 @@ def page(text: str, rooms: Mapping[str, HeadRoom], shown: Sequence[str]) -> str:
     values = ("constant", "ERM", "ceiling", "alone", "room")
     budget = ("draws x trials x steps", "s/run")
     columns = ("dataset", "shift", "test", "metric", *values, "passes", RHO, *budget)
-    table = [_row(columns), "| --- " * 4 + "| ---: " * 5 + "| --- | ---: | ---: | ---: |"]
-    table += [_row(_cells(name, room)) for name, room in rooms.items()]
-    images = [f"**{n}** ({_licence(n)})\n\n![{n}](datasets/{n}.png)\n" for n in shown]
+    table = [table_row(columns), "| --- " * 4 + "| ---: " * 5 + "| --- | ---: | ---: | ---: |"]
+    for name, room in rooms.items():
+        table.append(table_row([cell.replace("|", "/") for cell in _cells(name, room)]))
+    licences = {name: datasets.get(name).metadata.licence for name in shown}
+    images = [f"**{n}** ({licences[n]})\n\n![{n}](datasets/{n}.png)\n" for n in shown]
     parts = {"measured": table, "others": [*_unmeasured(rooms)], "pictures": images}
     return filled(text, parts)
-
-
-def _licence(name: str) -> str:
-    return datasets.get(name).metadata.licence
-
-
-def _row(cells: Sequence[str]) -> str:
-    return table_row([cell.replace("|", "/") for cell in cells])
 
 
 def _cells(name: str, room: HeadRoom) -> list[str]:
@@ -155,27 +135,19 @@ def _cells(name: str, room: HeadRoom) -> list[str]:
 
 def _unmeasured(rooms: Mapping[str, HeadRoom]) -> Iterator[str]:
     """A line for each reason why registered datasets were not measured."""
-    rest = [name for name in datasets if name not in rooms]
-    users = [name for name in rest if name in OF_ONES_OWN]
-    with_files = [n for n in rest if n not in users and _needs_files(n)]
-    other = [name for name in rest if name not in users + with_files]
-    unchosen = [n for n in other if not has_choice(make(n, {}))]
-    reasons = {
-        "They are made of the user's own data": users,
-        "They need files or packages, or there was no time for them": with_files,
-        "They have neither `out` splits nor validation environments to choose runs by": unchosen,
-        "They need no files, and there was no time for them": [
-            name for name in other if name not in unchosen
-        ],
-    }
-    for reason, names in reasons.items():
-        if names:
-            yield f"- {reason}: {', '.join(names)}."
-
-
-def _needs_files(name: str) -> bool:
-    metadata = datasets.get(name).metadata
-    return bool(metadata.checksums or metadata.folder)
+    names: dict[str, list[str]] = {reason: [] for reason in REASONS}
+    for name in datasets:
+        metadata = datasets.get(name).metadata
+        if name in rooms:
+            continue
+        if name in OF_ONES_OWN:
+            number = 0
+        elif metadata.checksums or metadata.folder:
+            number = 1
+        else:
+            number = 3 if has_choice(make(name, {})) else 2
+        names[REASONS[number]].append(name)
+    yield from (f"- {reason}: {', '.join(each)}." for reason, each in names.items() if each)
 
 
 if __name__ == "__main__":

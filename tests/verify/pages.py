@@ -1,33 +1,18 @@
 """The pages docs/papers/: python -m tests.verify.pages writes them from the results committed there."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from oodbench.errors import UserError
 from oodbench.report.tables import markdown
-from oodbench.terminal import commands
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, experiment_names, load_experiment
 from oodbench.verify.verdicts import compare_targets, verdict_sheet
+from tests.helpers.paths import ROOT
 
-DOCS = Path("docs/papers")
-
-app = commands(__doc__)
+DOCS = ROOT / "docs" / "papers"
 
 
-@app.command()
-def write_pages(
-    docs: Annotated[
-        Path, typer.Argument(help="The folder with results/NAME.json, for the pages.")
-    ] = DOCS,
-) -> None:
-    """Write a page for every experiment that has results, and the list of them."""
-    if not (docs / "results").is_dir():
-        raise UserError(
-            f"{docs / 'results'} is not a folder: it holds copies of what `verify` writes"
-        )
+def write_pages(docs: Path) -> None:
+    """Write a page for every experiment that has results in `docs`, and the list of them."""
     for name in experiment_names():
         experiment, measured = load_experiment(name), committed_results(docs, name)
         (docs / f"{name}.md").write_text(experiment_page(experiment, measured))
@@ -82,4 +67,4 @@ def experiment_page(experiment: Experiment, measured: Measured) -> str:
 
 
 if __name__ == "__main__":
-    app()
+    write_pages(DOCS)

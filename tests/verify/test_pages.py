@@ -1,15 +1,12 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from oodbench.registry import folder
 from oodbench.verify import targets
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import experiment_names, load_experiment
-from tests.verify.pages import app, committed_results, experiment_page, index_page
+from tests.verify.pages import DOCS, committed_results, experiment_page, index_page, write_pages
 
-DOCS = folder("docs") / "papers"
 EXPERIMENT = """
 title: Tiny
 paper: none
@@ -51,18 +48,9 @@ def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_a_page_has_everything(docs: Path) -> None:
-    result = CliRunner().invoke(app, [str(docs)])
-    assert result.exit_code == 0, result.output
+    write_pages(docs)
     text = (docs / "mine.md").read_text()
     for part in ("# Tiny", "What they did.", "oodbench.verify mine --data-dir DIR"):
         assert part in text
     assert "| ERM" in text and "not run" in text and "Data: f md5 0." in text
     assert "| [Tiny](mine.md) | long | 1 | 0 | 2 |" in (docs / "README.md").read_text()
-
-
-def test_without_results(docs: Path, tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert "not run" in experiment_page(load_experiment("mine"), committed_results(empty, "mine"))
-    result = CliRunner().invoke(app, [str(empty)])
-    assert result.exit_code == 2 and "is not a folder" in result.output
