@@ -35,11 +35,7 @@ MEASUREMENTS = {
 
 
 @app.command()
-def measure(
-    part: Annotated[
-        list[str] | None, typer.Argument(metavar="[PART]...", help=f"{', '.join(MEASUREMENTS)}.")
-    ] = None,
-) -> None:
+def measure(part: Annotated[list[str] | None, typer.Argument()] = None) -> None:
     """Measure these parts, or all, and print one table."""
     for name in part or ():
         if name not in MEASUREMENTS:

@@ -282,15 +282,14 @@ def _table(rows: pd.DataFrame) -> str:
 
 @app.command()
 def gpu(
-    device: Annotated[
-        str, typer.Option(help="cuda:N, or cpu at small sizes to try it.")
-    ] = "cuda:0",
-    out: Annotated[Path, typer.Option(help="Folder of gpu.md, gpu.json.")] = Path("docs/findings"),
-    algorithm: Annotated[
-        list[str] | None, typer.Argument(metavar="[ALGORITHM]...", help="These methods alone.")
-    ] = None,
+    algorithm: Annotated[list[str] | None, typer.Argument()] = None,
+    device: str = "cuda:0",
+    out: Path = Path("docs/findings"),
 ) -> None:
-    """Measure everything and write the page."""
+    """Measure everything, or these methods alone, and write OUT/gpu.md and gpu.json.
+
+    DEVICE is cuda:N, or cpu to try it at small sizes.
+    """
     import torch
 
     from oodbench.algorithms import algorithms

@@ -21,10 +21,9 @@ from dataclasses import asdict, astuple, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Any
 
 import psutil
-import typer
 import yaml
 from tabulate import tabulate
 
@@ -217,22 +216,17 @@ def _medians(laps: Sequence[Lap]) -> list[float]:
 
 @app.command()
 def race(
-    domainbed: Annotated[
-        Path | None, typer.Option(help="A checkout of DomainBed; without it only our side runs.")
-    ] = None,
-    python: Annotated[
-        Path,
-        typer.Option(
-            help="A `python` with DomainBed's packages, timm and wilds; default: this one."
-        ),
-    ] = Path(sys.executable),
-    rounds: Annotated[int, typer.Option(min=1, help="How often each side runs, in turns.")] = 1,
-    steps: Annotated[int, typer.Option(min=1)] = 300,
-    out: Annotated[
-        Path, typer.Option(help="The folder for race.json, race.md and the runs.")
-    ] = Path("results/race"),
+    domainbed: Path | None = None,
+    python: Path = Path(sys.executable),
+    rounds: int = 1,
+    steps: int = 300,
+    out: Path = Path("results/race"),
 ) -> None:
-    """Race; afterwards OUT/race.json holds every figure and OUT/race.md the table."""
+    """Race; afterwards OUT/race.json holds every figure and OUT/race.md the table.
+
+    DOMAINBED is a checkout, without which only our side runs, and PYTHON one that has its packages, timm
+    and wilds. Each side runs ROUNDS times, in turns.
+    """
     if domainbed and not (domainbed / "domainbed" / "scripts" / "sweep.py").is_file():
         raise UserError(f"{domainbed} is not a checkout of DomainBed")
     out.mkdir(parents=True, exist_ok=True)
