@@ -90,6 +90,14 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a test, as the working directory, where imports are looked up first."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
 def fetched_folder(config: pytest.Config, name: str) -> Path:
     """A folder that outlives the tests, for what is fetched once; beside pytest's own cache."""
     folder = config.rootpath / ".pytest_cache" / "d" / name

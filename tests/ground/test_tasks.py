@@ -47,17 +47,22 @@ def written_out(task: Task, logits: Tensor, y: Tensor) -> Tensor:
         ("multiclass", 0, "^`num_outputs` must be a whole number from 1 on, not 0$"),
     ],
 )
-def test_a_task_of_an_unknown_kind_or_without_outputs_is_refused(
-    kind: Any, outputs: int, sentence: str
-) -> None:
+def test_a_task_that_cannot_be_is_refused(kind: Any, outputs: int, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Task(kind, outputs)
 
 
-def test_shapes_of_logits() -> None:
-    assert Task("binary").shape(7) == (7, 1)
-    assert Task("tokens", 4, 3).shape(7) == (7, 3, 4)
-    assert Task("boxes", 4).shape(7) == (7, 4, 5)
+@pytest.mark.parametrize(
+    ("task", "shape", "values"),
+    [
+        (Task("binary"), (7, 1), 1),
+        (Task("multiclass", 3), (7, 3), 3),
+        (Task("tokens", 3, 4), (7, 4, 3), 12),
+        (Task("boxes", 2), (7, 2, 5), 10),
+    ],
+)
+def test_the_shape_of_logits(task: Task, shape: tuple[int, ...], values: int) -> None:
+    assert (task.shape(7), task.values) == (shape, values)
 
 
 @ALL
@@ -100,14 +105,8 @@ def test_gradients_of_weights_that_do_not_add_up_to_one_are_those_of_autograd() 
 @ALL
 @pytest.mark.parametrize("of", ["scale_gradients", "logit_gradients"])
 def test_gradients_of_scale_and_logits_can_be_differentiated(task: Task, of: str) -> None:
-    y = tiny_batch(task).y
-    logits = tiny_logits(task).requires_grad_()
-
-    def function(z: Tensor) -> Tensor:
-        found: Tensor = getattr(task, of)(z, y)
-        return found
-
-    assert torch.autograd.gradcheck(function, (logits,))
+    y, function = tiny_batch(task).y, getattr(task, of)
+    assert torch.autograd.gradcheck(lambda z: function(z, y), (tiny_logits(task).requires_grad_(),))
 
 
 def test_a_distribution_at_a_corner_is_a_class() -> None:
@@ -117,12 +116,6 @@ def test_a_distribution_at_a_corner_is_a_class() -> None:
     of_classes = Task("multiclass", 4).losses(logits, classes)
     of_corners = TASKS["distribution"].losses(logits, corners)
     torch.testing.assert_close(of_corners, of_classes)
-
-
-def test_an_example_has_as_many_values_as_outputs_at_all_its_places() -> None:
-    tasks = {Task("binary"): 1, Task("multiclass", 3): 3, Task("tokens", 3, 4): 12}
-    for task, count in (tasks | {Task("boxes", 2): 10}).items():
-        assert task.values == count
 
 
 def test_groups_are_pairs_of_target_and_attribute_those_of_a_class_side_by_side() -> None:
@@ -157,18 +150,11 @@ def test_labels_weigh_alike_as_in_the_package_wilds() -> None:
         (Task("distribution", 2), [[0.3, 0.7]], [[0.3, 0.8]], "is 0.3, 0.8, and probabilities"),
         (Task("regression"), [[0.3]], [[torch.inf]], "is inf, and it must be finite"),
         (Task("tokens", 3, 2), [[0.0, torch.nan]], [[0.5, 1.0]], "is 0.5, and tokens are"),
-        (
-            Task("tokens", 3, 2),
-            [[0.0, 2.0]],
-            [[1.0, 3.0]],
-            "is 3, and tokens .* from 0 to 2, or NaN",
-        ),
+        (Task("tokens", 3, 2), [[0.0, 2.0]], [[1.0, 3.0]], "is 3, .* from 0 to 2, or NaN"),
         (Task("boxes", 2), [[[0.0, 0, 1, 1]]], [[[2.0, 0, 1, 1]]], "a box is x1, y1, x2, y2"),
     ],
 )
-def test_targets_that_are_not_those_of_the_task(
-    task: Task, good: Any, bad: Any, message: str
-) -> None:
+def test_targets_of_another_kind_are_told(task: Task, good: Any, bad: Any, message: str) -> None:
     assert task.mistake(torch.tensor(good)) is None
     assert re.search(message, task.mistake(torch.tensor(bad)) or "")
 
@@ -187,7 +173,6 @@ def test_tokens_are_classes_at_each_place_that_is_asked_for() -> None:
     y = torch.randint(5, (3, 2, 4), generator=generator).double()
     y[0, 0, :2] = y[1, 1] = torch.nan
     known = y.isfinite()
-    assert task.values == 20
     for name in ("losses", "scale_gradients"):
         of_task, of_each = getattr(task, name), getattr(each, name)
         found, places = of_task(logits, y), of_each(logits, y.nan_to_num().long())

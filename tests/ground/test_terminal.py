@@ -61,10 +61,8 @@ def test_control_characters_become_escapes() -> None:
         ("sweep", "status"),
     ],
 )
-def test_every_command_prints_names_as_they_are(
-    results: Path, tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_every_command_prints_names_as_they_are(results: Path, command: tuple[str, ...]) -> None:
     text = output(*command[:2], results, *command[2:])
     assert "Traceback" not in text and not HIDDEN.search(text)
     if command[-1] == "json":
@@ -82,63 +80,53 @@ def test_every_command_prints_names_as_they_are(
         ("sweep", "status", NASTY),
     ],
 )
-def test_a_wrong_name_is_text_in_its_error(
-    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_a_wrong_name_is_text_in_its_error(command: tuple[str, ...]) -> None:
     text = output(*command)
     assert "error: " in text.lower() and not HIDDEN.search(text)
     assert r"\x1b]0;owned" in text
 
 
 @pytest.mark.slow
-def test_a_plan_a_launch_and_its_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_plan_a_launch_and_its_errors(here: Path) -> None:
     rows = [{"name": "ERM", "label": NASTY}]
     data = [{"name": "LinearSEM", "num_examples": 40, "label": NASTY}]
-    sweep = tiny_file(tmp_path, algorithms=rows, datasets=data, trials=1, steps=2, evaluate_every=1)
-    for command in (("plan",), ("launch", "--launcher", "debug", "--yes", "--out", "out")):
-        text = output("sweep", command[0], sweep, *command[1:])
-        assert SHOWN in text and not HIDDEN.search(text)
-    text = output(
-        "sweep", "launch", sweep, "--failed", "--yes", "--out", "out", "--launcher", "debug"
-    )
-    assert "1 done of 1 run" in text and not HIDDEN.search(text)
-    (tmp_path / "out" / "runs" / NASTY.replace("/", "")).mkdir()
-    text = output("sweep", "clean", "out", "--yes")
-    assert "1 run outside the sweep" in text and not HIDDEN.search(text)
+    sweep = tiny_file(here, algorithms=rows, datasets=data, trials=1, steps=2, evaluate_every=1)
+    launch = ("launch", sweep, "--launcher", "debug", "--yes", "--out", "out")
+    texts = [output("sweep", *command) for command in (("plan", sweep), launch)]
+    assert all(SHOWN in text for text in texts)
+    texts.append(output("sweep", *launch, "--failed"))
+    assert "1 done of 1 run" in texts[-1]
+    (here / "out" / "runs" / NASTY.replace("/", "")).mkdir()
+    texts.append(output("sweep", "clean", "out", "--yes"))
+    assert "1 run outside the sweep" in texts[-1]
     for wrong in ({"algorithms": [NASTY]}, {"datasets": [NASTY]}, {NASTY: 1}, {"network": NASTY}):
-        text = output("sweep", "plan", tiny_file(tmp_path, **wrong))
-        assert "error: " in text and not HIDDEN.search(text)
+        texts.append(output("sweep", "plan", tiny_file(here, **wrong)))
+        assert "error: " in texts[-1]
+    assert not HIDDEN.search("".join(texts))
 
 
 def test_a_mistake_ends_a_command_with_one_line_and_code_2(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     @exit_on_user_error
-    def command(what: str) -> str:
-        if what == "mistake":
-            raise UserError("the sentence")
-        if what == "file":
-            (tmp_path / "missing").read_text()
-        if what == "bug":
-            raise KeyError(what)
-        if what == "no path":
-            raise OSError(what)
-        return what
+    def command(error: Exception | None) -> str:
+        if error:
+            raise error
+        return "fine"
 
-    assert command("fine") == "fine"
-    for what, line in {
-        "mistake": "error: the sentence\n",
-        "file": f"error: {tmp_path / 'missing'}: No such file or directory\n",
-    }.items():
+    assert command(None) == "fine"
+    for mistake, line in (
+        (UserError("the sentence"), "the sentence"),
+        (FileNotFoundError(2, "No such file", "missing"), "missing: No such file"),
+    ):
         with pytest.raises(SystemExit) as left:
-            command(what)
+            command(mistake)
         assert left.value.code == 2
-        assert capsys.readouterr() == ("", line)
-    for what, error in {"bug": KeyError, "no path": OSError}.items():
-        with pytest.raises(error, match=what):
-            command(what)
+        assert capsys.readouterr() == ("", f"error: {line}\n")
+    for bug in (KeyError("a bug"), OSError("no path")):
+        with pytest.raises(type(bug)):
+            command(bug)
 
 
 def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code() -> None:
@@ -149,27 +137,19 @@ def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code() -> No
     assert formatted().startswith("code.py:3: UserWarning: the images are small")
 
 
-CLOSED = 'exec "$@" <&-'
-
-
-def oodbench(
-    folder: Path, *arguments: str, closed: bool = False, **environment: str
-) -> "subprocess.CompletedProcess[bytes]":
-    """A command in a process of its own, whose stdin may be closed."""
-    command = [sys.executable, "-m", "oodbench", *arguments]
-    if closed:
-        command = ["sh", "-c", CLOSED, "sh", *command]
-    env = os.environ | {"PYTHONPATH": str(ROOT)} | environment
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False)
+def without_stdin(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A command in a process of its own, whose stdin is closed."""
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "oodbench", *arguments]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
 @pytest.mark.nightly
 def test_a_launch_asks_nothing_of_a_closed_stdin(tmp_path: Path) -> None:
     tiny_file(tmp_path, algorithms=["ERM"], trials=1, steps=4, evaluate_every=2)
-    launch = ("sweep", "launch", "tiny.yaml", "--workers", "1")
-    done = oodbench(tmp_path, *launch, closed=True)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"1 done of 1 run" in done.stdout
+    done = without_stdin(tmp_path, "sweep", "launch", "tiny.yaml", "--workers", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 done of 1 run" in done.stdout
 
 
 @pytest.mark.slow
@@ -180,32 +160,25 @@ def test_clean_deletes_nothing_where_it_cannot_ask(tmp_path: Path) -> None:
     stranger.mkdir()
     (checkpoint,) = (Directory(made.results.path).run(i).checkpoint for i in made.runs)
     checkpoint.write_bytes(b"0")
-    done = oodbench(tmp_path, "sweep", "clean", "out", closed=True)
+    done = without_stdin(tmp_path, "sweep", "clean", "out")
     assert done.returncode == 2 and stranger.is_dir() and checkpoint.exists()
-    words = b"error: 'Delete them?' cannot be answered as stdin is closed; add --yes\n"
-    assert done.stderr == words
+    assert done.stderr.endswith("cannot be answered as stdin is closed; add --yes\n")
     assert run("clean", tmp_path / "out", "--yes").exit_code == 0
     assert not stranger.exists() and not checkpoint.exists()
 
 
-@pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ascii")
-    made = Made(folder / "out")
+@pytest.mark.slow
+def test_output_without_utf_8_is_whole(tmp_path: Path) -> None:
+    made = Made(tmp_path / "out")
     for label in ("ERM", "Bühne 日本"):
         for trial in range(3):
             made.add("D", label, ("a",), trial, rising(0.5 + trial / 8))
     made.write_plan()
-    return folder
-
-
-@pytest.mark.slow
-def test_output_without_utf_8_is_whole(foreign: Path) -> None:
-    words = ("report", "table", "out")
-    done = oodbench(foreign, *words, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, b"")
-    text = done.stdout.decode("ascii")
-    assert "ERM" in text and r"B\xfchne \u65e5\u672c" in text and "+- " in text
+    command = ("-m", "oodbench", "report", "table", "out")
+    done = python(tmp_path, *command, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.isascii()
+    assert "ERM" in done.stdout and r"B\xfchne \u65e5\u672c" in done.stdout
+    assert "+- " in done.stdout
 
 
 @pytest.mark.nightly
