@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,8 @@ from tests.helpers.results.sweeps import TINY, ended, first
 
 GUIDE = "docs/guide/results_format.md"
 PAGE = (ROOT / GUIDE).read_text()
-WORDS = {
-    pa.string(): "text",
-    REPEATED: "text",
-    pa.bool_(): "truth",
-    pa.int32(): "integer",
-    pa.float64(): "number",
-}
+WORDS = {pa.string(): "text", REPEATED: "text", pa.bool_(): "truth"}
+WORDS |= {pa.int32(): "integer", pa.float64(): "number"}
 
 
 def described(name: str) -> list[tuple[str, str]]:
@@ -55,9 +51,7 @@ def test_it_lists_every_column_with_its_type(name: str, schema: pa.Schema) -> No
     assert len(described(name)) == len(schema)
 
 
-def test_a_metric_of_ones_own_is_recorded_or_computed_from_predictions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_its_metrics_are_recorded_or_of_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_classes", dict(metrics.items()))
     for code in blocks(GUIDE):
         if "@register" in code:
@@ -69,23 +63,20 @@ def test_a_metric_of_ones_own_is_recorded_or_computed_from_predictions(
     assert errors is not None and errors.of_predictions(predictions) == 1
 
 
-NAMED = ("judge(", "leaderboard =", "mean_ranks =")
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working directory with the results of a sweep in results/mine."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The working directory, with the results of a sweep in results/mine."""
     root = tmp_path_factory.mktemp("guide")
     options = LaunchOptions(out=root / "results" / "mine", launcher="debug", table=False)
     launch(validate({**TINY, "name": "mine", "hparam_draws": 2, "trials": 3}, "mine"), options)
-    return root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        yield root
 
 
 @pytest.mark.slow
-def test_pandas_and_duckdb_make_the_leaderboard(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
+@pytest.mark.usefixtures("folder")
+def test_pandas_and_duckdb_make_the_leaderboard() -> None:
     wanted = table("results/mine", rule="train_val").frame
     wanted = wanted[wanted["environment"].eq("mean") & wanted["kind"].eq("method")]
     wanted = wanted.set_index("label")[["mean", "stderr", "n"]].sort_index()
@@ -102,16 +93,17 @@ def test_pandas_and_duckdb_make_the_leaderboard(
 
 
 @pytest.mark.slow
-def test_pandas_alone_makes_the_mean_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    codes = {name: code for code in blocks(GUIDE) for name in NAMED if name in code}
+@pytest.mark.usefixtures("folder")
+def test_pandas_alone_makes_the_mean_ranks() -> None:
+    named = ("judge(", "leaderboard =", "mean_ranks =")
+    codes = {name: code for code in blocks(GUIDE) for name in named if name in code}
     lines = codes["judge("].splitlines()
     ours: dict[str, Any] = {}
     exec("\n".join([*lines[:-1], f"wanted = {lines[-1]}"]), ours)
     listed = PAGE.partition("Its columns are ")[2].partition(", which `help(")[0]
     assert re.findall(r"`(\w+)`", listed) == list(ours["table"])
     alone: dict[str, Any] = {}
-    for name in ("leaderboard =", "mean_ranks ="):
+    for name in named[1:]:
         exec(codes[name], alone)
     found = alone["mean_ranks"]
     assert list(found) == sorted(found) and set(found) <= {1.0, 1.5, 2.0}

@@ -1,11 +1,12 @@
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
+from oodbench.datasets.spirals import Spirals
 
-from oodbench.datasets import PLAIN, Dataset, Environment, FileDataset, datasets, make, register
+from oodbench.datasets import Dataset, Environment, datasets, make, register
 from oodbench.errors import UserError
 from oodbench.tasks import Task
 
@@ -87,22 +88,6 @@ def test_label_names_the_options_that_were_changed() -> None:
     assert make("LinearSEM", {"variant": "FES"}).label == "LinearSEM(variant=FES)"
 
 
-class Filed(FileDataset):
-    """A dataset that reads one file."""
-
-    name = "Filed"
-    metadata = replace(
-        PLAIN, checksums={"sub/file": "5d41402abc4b2a76b9719d911017c592"}
-    )  # of "hello"
-    environments = ("a", "b")
-    test_environments = ("b",)
-    input_shape = (1,)
-    task = Task("binary")
-
-    def load(self, trial: int) -> dict[str, Environment]:
-        raise NotImplementedError
-
-
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
@@ -118,7 +103,7 @@ def test_an_attribute_that_a_dataset_does_not_set_is_named(
     monkeypatch: pytest.MonkeyPatch, body: dict[str, object], sentence: str
 ) -> None:
     given = {"environments": ("a", "b"), "test_environments": ("b",), "input_shape": (1,)}
-    values = given | {"task": Task("binary"), "load": Filed.load} | body
+    values = given | {"task": Task("binary"), "load": lambda self, trial: {}} | body
     mine = type("Mine", (Dataset,), {k: v for k, v in values.items() if v is not None})
     monkeypatch.setattr(datasets, "_classes", dict(datasets.items()))
     register("Mine")(mine)
@@ -127,22 +112,9 @@ def test_an_attribute_that_a_dataset_does_not_set_is_named(
 
 
 def test_a_forgotten_init_of_the_base_class_is_named() -> None:
-    class Mine(Filed):
+    class Mine(Spirals):  # type: ignore[misc]
         def __init__(self, options: object, data_dir: Path | None = None) -> None:
             pass
 
     with pytest.raises(UserError, match=r"of the dataset Mine must first call `super\(\).__init__"):
         _ = Mine({}).changed_options
-
-
-def test_check_of_files(tmp_path: Path) -> None:
-    dataset = Filed(Filed.Options(), tmp_path)
-    with pytest.raises(UserError, match="sub/file is missing"):
-        dataset.check()
-    file = tmp_path / "sub" / "file"
-    file.parent.mkdir()
-    file.write_text("hello")
-    dataset.check()
-    file.write_text("hello!")
-    with pytest.raises(UserError, match="sub/file is damaged"):
-        dataset.check()

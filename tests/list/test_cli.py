@@ -1,4 +1,3 @@
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,10 +25,8 @@ def test_one_name_has_a_page() -> None:
     assert page.startswith("IRM (algorithm)\n") and "arXiv:1907.02893" in page
 
 
-def test_a_plug_in_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_methods.py").write_text(PLUGIN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_a_plug_in_is_listed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "my_methods.py").write_text(PLUGIN)
     monkeypatch.setattr(algorithms, "_classes", dict(algorithms.items()))
     result = type_in("list", "--plugin", "my_methods")
     assert "Does nothing new. [none yet]" in result.stdout and "at length" not in result.stdout

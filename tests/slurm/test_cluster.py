@@ -17,15 +17,10 @@ from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import ODD_METHODS, settle, tiny_file
 from tests.slurm.cluster import Cluster
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("here")]
 
 GOLDEN = ROOT / "tests" / "golden" / "sbatch.sh"
 SHORT = {"algorithms": ["ERM"], "steps": 20, "evaluate_every": 10}
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def launch(sweep: Path, out: Path, *more: str, **resources: object) -> Result:
