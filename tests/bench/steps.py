@@ -17,6 +17,7 @@ from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.bench import Row, paired
+from tests.helpers.algorithms.ours import ours
 
 STEP = 1000
 """The first step that is measured, past the annealing of most methods."""
@@ -179,9 +180,8 @@ def case_row(case: tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], floa
 def method_works(environments: int) -> dict[str, Callable[[], object]]:
     """An update step of each of our methods that trains a network of one logit, by name."""
     works = {}
-    for name in algorithms:
-        cls = algorithms.get(name)
-        if cls.__module__.startswith("oodbench.algorithms.") and cls.trains_network:
+    for name, cls in ours(algorithms).items():
+        if cls.trains_network:
             built = on_random_data(name, "MLP", (INPUTS,), (environments, EXAMPLES))
             if why_skipped(type(built[0]), built[0].problem) is None:
                 works[name] = random_updates(*built)

@@ -15,6 +15,7 @@ from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build, networks
 from oodbench.tasks import Task
 from tests.device.pretend import DEVICE, move_algorithm, on_device
+from tests.helpers.algorithms.ours import ours
 
 WORDS = 9
 SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -46,11 +47,8 @@ WAITS = {
 def problem_and_batch(name: str) -> tuple[Problem, Batch]:
     """Two environments of three random inputs for a network."""
     shape = SMALL[name][1]
-    task = Task("multiclass", 3)
-    if name == "CodeGPT":
-        task = Task("tokens", 11, length=WORDS)
-    elif name == "FasterRCNN":
-        task = Task("boxes", 5)
+    tasks = {"CodeGPT": Task("tokens", 11, length=WORDS), "FasterRCNN": Task("boxes", 5)}
+    task = tasks.get(name, Task("multiclass", 3))
     targets = {"tokens": (2, 3, WORDS), "boxes": (2, 3, 5, 4)}.get(task.kind, (2, 3))
     whole = name in ("TextCNN", "DistilBERT", "CodeGPT", "GIN")
     x = torch.empty(2, 3, *shape, dtype=torch.long if whole else torch.float32, device=DEVICE)
@@ -90,7 +88,7 @@ def marked(names: list[str], waits: dict[str, str]) -> list[Any]:
     return found
 
 
-OURS = [n for n in networks if networks.get(n).__module__.startswith("oodbench.")]
+OURS = [*ours(networks)]
 OURS.remove("TextModel")  # DistilBERT stands for the package's models, which need files
 MASKED = [n for n in OURS if n not in ("FasterRCNN", "timm", "DenseNet121", "ResNet50", "GIN")]
 """The first two have no gradients of units, or those of a tower; of the others the layers are known."""

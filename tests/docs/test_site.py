@@ -11,14 +11,10 @@ import pytest
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
 from oodbench.version import __version__
+from tests.helpers.algorithms.ours import ours
 from tests.helpers.paths import ROOT
 
 LOADED = re.compile(r'<(?:script|link|img)\b[^>]*\b(?:src|href)="(https?:[^"]+)"')
-
-
-def ours(cls: type) -> bool:
-    """Whether a class is the package's, not a test's."""
-    return cls.__module__.startswith("oodbench.")
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +51,10 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(site: P
 
 @pytest.mark.nightly
 def test_every_method_and_dataset_has_a_page_that_says_the_version(site: Path) -> None:
-    shown = [("algorithms", n) for n in algorithms if ours(algorithms.get(n))]
-    shown += [("datasets", n) for n in datasets if ours(datasets.get(n))]
+    shown = [
+        *(("algorithms", n) for n in ours(algorithms)),
+        *(("datasets", n) for n in ours(datasets)),
+    ]
     for kind, name in shown:
         assert f"oodbench {__version__}" in (site / "api" / kind / f"{name}.html").read_text()
     method = (site / "api" / "algorithms" / "IRM.html").read_text().replace("\u00a0", " ")

@@ -39,6 +39,7 @@ from oodbench.networks.base import Network, networks
 from oodbench.optimizers import SCHEDULES
 from oodbench.sweep.file import Sweep
 from oodbench.sweep.plan import single
+from tests.helpers.algorithms.ours import ours
 from tests.helpers.paths import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "hparams.json"
@@ -62,12 +63,6 @@ def hashes() -> dict[str, str]:
     """The hash of each method's and network's first draws."""
     texts = {name: first_draws(name, space) for name, space in spaces().items()}
     return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
-
-
-def ours(registry: Any) -> dict[str, Any]:
-    """The classes of a registry that are the project's, by name."""
-    classes = {name: registry.get(name) for name in sorted(registry)}
-    return {n: c for n, c in classes.items() if c.__module__.startswith("oodbench.")}
 
 
 def spaces() -> dict[str, Any]:

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from oodbench.list.catalogue import listing, markdown, own_entries
 from oodbench.list.details import registered_entries
 from oodbench.networks.base import networks
 from oodbench.registry import CHANGES, paper_of, written
+from tests.helpers.algorithms.ours import ours
 from tests.helpers.paths import ROOT
 
 
@@ -25,21 +27,15 @@ def test_algorithms_stand_under_what_they_change() -> None:
     assert "(transductive)" in text.partition("  MTL")[2].partition("  RI")[0]
 
 
-OWN = "oodbench."
-
-
-def own(kind: str) -> list[str]:
-    """The names of a kind that are not from tests."""
-    registry = {"algorithm": algorithms, "dataset": datasets, "network": networks}[kind]
-    return [name for name in registry if registry.get(name).__module__.startswith(OWN)]  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("kind", ["algorithm", "dataset", "network"])
-def test_the_files_say_what_the_registry_holds(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "registry"),
+    [("algorithm", algorithms), ("dataset", datasets), ("network", networks)],
+)
+def test_the_files_say_what_the_registry_holds(kind: str, registry: Any) -> None:
     found = {entry.name: entry for entry in own_entries() if entry.kind == kind}
-    assert list(found) == own(kind)
+    assert list(found) == list(ours(registry))
     registered = {entry.name: entry for entry in registered_entries() if entry.kind == kind}
-    assert found == {name: registered[name] for name in own(kind)}
+    assert found == {name: registered[name] for name in found}
 
 
 def test_only_classes_that_are_registered_are_entries(tmp_path: Path) -> None:
