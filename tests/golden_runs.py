@@ -55,28 +55,20 @@ def digest(name: str) -> str:
     """SHA-256 of every value of a run, to the last bit."""
     dataset, algorithm, keys = RUNS[name]
     network = {"network": MLP} if dataset is SPIRALS else {}
-    records = oodbench.run(
-        dataset, algorithm, **{"steps": 12, "evaluate_every": 6} | network | keys
-    )
-    rows = records[["step", "environment", "split", "metric"]].assign(
-        value=records["value"].map(float.hex)
-    )
+    short = {"steps": 12, "evaluate_every": 6}
+    records = oodbench.run(dataset, algorithm, **short | network | keys)
+    rows = records[["step", "environment", "split", "metric"]]
+    rows = rows.assign(value=records["value"].map(float.hex))
     return hashlib.sha256(rows.to_csv(index=False).encode()).hexdigest()[:16]
 
 
-def made_here() -> dict[str, Any]:
-    """The digests of this processor, and what made them."""
-    digests = {name: digest(name) for name in RUNS}
-    return {
+if __name__ == "__main__":
+    here: dict[str, Any] = {
         "processor": machine(),
         "arithmetic": in_force(),
         "torch": torch.__version__,
-        "digests": digests,
     }
-
-
-if __name__ == "__main__":
-    here = made_here()
+    here["digests"] = {name: digest(name) for name in RUNS}
     if len(sys.argv) == 1:
         json.dump(here, sys.stdout, indent=1)
         print()
@@ -85,7 +77,6 @@ if __name__ == "__main__":
     differ = [name for name in RUNS if here["digests"][name] != there["digests"].get(name)]
     for side, made in (("here", here), ("there", there)):
         print(f"{side}: {made['processor']}, {made['arithmetic']}, torch {made['torch']}")
-    print(
-        f"{len(RUNS) - len(differ)} of {len(RUNS)} runs equal; other: {', '.join(differ) or 'none'}"
-    )
+    equal = len(RUNS) - len(differ)
+    print(f"{equal} of {len(RUNS)} runs equal; other: {', '.join(differ) or 'none'}")
     sys.exit(bool(differ))

@@ -7,7 +7,6 @@ that only the time limit ends counts as killed. The tree that is mutated is a co
 
 import argparse
 import ast
-import copy
 import os
 import random
 import re
@@ -20,8 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from tests.helpers.paths import ROOT
+
 # What is mutated, and the tests beyond its own that rest on it, the quickest first
 TARGETS = {
     "oodbench/selection/judge.py": ["tests/report/test_leaderboard.py"],
@@ -122,19 +123,15 @@ def expressions(tree: ast.AST) -> Iterator[ast.expr]:
 
 def changes(node: ast.expr) -> Iterator[ast.expr]:
     """The changes of one expression itself, not of its parts."""
-    new = copy.deepcopy(node)
-    match new:
+    match node:
         case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
-            new.ops = [COMPARISONS[type(operator)]()]
-            yield new
-        case ast.BinOp(op=operator) if type(operator) in OPERATORS and not is_text(new):
-            new.op = OPERATORS[type(operator)]()
-            yield new
-        case ast.BoolOp():
-            new.op = ast.Or() if isinstance(new.op, ast.And) else ast.And()
-            yield new
+            yield ast.Compare(node.left, [COMPARISONS[type(operator)]()], node.comparators)
+        case ast.BinOp(op=operator) if type(operator) in OPERATORS and not is_text(node):
+            yield ast.BinOp(node.left, OPERATORS[type(operator)](), node.right)
+        case ast.BoolOp(op=operator):
+            yield ast.BoolOp(ast.Or() if isinstance(operator, ast.And) else ast.And(), node.values)
         case ast.UnaryOp(op=ast.Not() | ast.USub()):
-            yield new.operand
+            yield node.operand
         case ast.Constant(value=bool() as value):
             yield ast.Constant(not value)
         case ast.Constant(value=int() as value):
@@ -163,8 +160,7 @@ def mutants(path: Path) -> list[Mutant]:
 def tests_of(path: str, rest: list[str]) -> list[list[str]]:
     """Arguments of pytest, stage by stage: the module's own tests, then the others that rest on it."""
     file = ROOT / path
-    parts = file.relative_to(ROOT).parent.parts
-    folder = ROOT.joinpath("tests", *(parts[1:] if parts[0] == "oodbench" else parts))
+    folder = ROOT / "tests" / Path(path.removeprefix("oodbench/")).parent
     own = [str(test.relative_to(ROOT)) for test in sorted(folder.rglob(f"test_{file.stem}.py"))]
     classes = " or ".join(re.findall(r"^class (\w+)", file.read_text(), re.MULTILINE))
     others = [[t, "-k", classes] if classes and t in OF_ALL_METHODS else [t] for t in rest]
@@ -181,12 +177,11 @@ def lives(tree: Path, stages: list[list[str]], limit_s: int) -> bool:
     """
     env = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    options: Any = {"cwd": tree, "env": env, "capture_output": True, "timeout": limit_s}
     for mark, stage in product(("not slow", "slow"), stages):
         asked = [*command, *stage, "-m", f"{mark} and not nightly"]
         try:
-            status = subprocess.run(
-                asked, cwd=tree, env=env, capture_output=True, timeout=limit_s
-            ).returncode
+            status = subprocess.run(asked, **options).returncode
         except subprocess.TimeoutExpired:
             return False
         if status == 4:
@@ -198,10 +193,8 @@ def lives(tree: Path, stages: list[list[str]], limit_s: int) -> bool:
 
 def copy_of_the_tree(tree: Path) -> None:
     """Copy the files that git knows."""
-    tracked = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    for name in tracked.stdout.split("\0")[:-1]:
+    tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    for name in tracked.split("\0")[:-1]:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tree / name)
 
@@ -211,21 +204,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--skip", type=int, default=0, help="leave out the first SKIP drawn")
     parser.add_argument("--only", default="", help="only files whose path contains this")
     parser.add_argument("--limit", type=int, default=200, help="seconds that a stage may take")
     asked = parser.parse_args()
     found = {str(p.relative_to(ROOT)): t for g, t in TARGETS.items() for p in sorted(ROOT.glob(g))}
     tests = {path: rest for path, rest in found.items() if asked.only in path}
     population = [mutant for path in tests for mutant in mutants(ROOT / path)]
-    count = min(asked.count, len(population))
-    drawn = random.Random(asked.seed).sample(population, count)[asked.skip :]
+    drawn = random.Random(asked.seed).sample(population, min(asked.count, len(population)))
     print(f"{len(drawn)} of {len(population)} mutants of {len(tests)} files", flush=True)
     survivors = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         copy_of_the_tree(tree)
-        for number, mutant in enumerate(drawn, 1 + asked.skip):
+        for number, mutant in enumerate(drawn, 1):
             started = time.monotonic()
             file = tree / mutant.path
             text = file.read_text()

@@ -27,17 +27,13 @@ METHOD_STEPS = 100
 SEM = {"name": "LinearSEM", "variant": "FOU"}
 FOUR = {"name": "Spirals", "num_environments": 4}
 SMALL: dict[str, Any] = {"name": "MLP", "hparams": {"width": 64, "depth": 2}}
-
-
 LINEAR: dict[str, Any] = {"datasets": [SEM], "hparam_draws": 8, "trials": 8}
 MLPS: dict[str, Any] = {"datasets": [FOUR], "network": SMALL}
 SWEEPS = (("64 linear SEM runs", LINEAR, ">= 8"), ("32 runs, MLP 2 x 64, 4 x 32", MLPS, ">= 2.5"))
 """The name of a case, the keys of its sweep that differ from those of `specs`, and the ratio to reach."""
 CASES = (
-    (*SWEEPS[0], "ERM", "none"),
-    (*SWEEPS[0], "IRM", "none"),
-    (*SWEEPS[1], "ERM", "none"),
-    (*SWEEPS[1], "ANDMask", "none"),
+    *((*SWEEPS[0], name, "none") for name in ("ERM", "IRM")),
+    *((*SWEEPS[1], name, "none") for name in ("ERM", "ANDMask")),
     *((*SWEEPS[1], "ERM", average) for average in AVERAGES),
 )
 """The sweep of a case, its method and its weight average."""
@@ -45,12 +41,10 @@ CASES = (
 
 def specs(algorithm: str, changes: Mapping[str, Any], average: str = "none") -> list[RunSpec]:
     """The runs of a case, all of one bundle; 4 draws and 8 trials unless it says otherwise."""
-    small = "network" in changes
-    hparams = {"batch_size": 32} if small else {}
+    hparams = {"batch_size": 32} if "network" in changes else {}
     entry = {"name": algorithm, "average": average, "hparams": hparams}
     values = {"name": "bench", "hparam_draws": 4, "trials": 8, "steps": STEPS, **changes}
-    runs = make_plan(validate({**values, "algorithms": [entry]}, "bench")).runs.values()
-    return list(runs)
+    return [*make_plan(validate({**values, "algorithms": [entry]}, "bench")).runs.values()]
 
 
 def seconds(runs: list[RunSpec], results: Directory, vectorize: int, device: str) -> float:
@@ -106,10 +100,8 @@ def method_rows(folder: Path, device: str = "cpu", rounds: int = 1) -> list[Row]
         if not runs or not algorithms.get(name).trains_network:
             continue
         reason = why_not(Run(runs[0], TrainSettings()))
-        measured = f"alone: {reason}"
-        if not reason:
-            measured = f"{median_ratio(runs, folder / name, device, rounds):.1f}"
+        ratio = 0.0 if reason else median_ratio(runs, folder / name, device, rounds)
         what = f"{len(runs)} runs, MLP 2 x 64, 4 x 32, {name}: one at a time / together, {device}"
         reach = "-" if reason else ">= 1.6" if name in QUADRATIC else ">= 2.5"
-        rows.append(Row(what, reach, measured))
+        rows.append(Row(what, reach, f"alone: {reason}" if reason else f"{ratio:.1f}"))
     return rows

@@ -30,7 +30,7 @@ oodbench.arithmetic._processor_flags = set
 
 
 def run(folder: Path, *command: str) -> str:
-    """Run a command on such a machine; return what it prints."""
+    """What a command prints on such a machine."""
     (folder / "machine").mkdir()
     (folder / "machine" / "sitecustomize.py").write_text(TAKEN_AWAY)
     path = f"{folder / 'machine'}{os.pathsep}{ROOT}"

@@ -29,6 +29,8 @@ SMALL: dict[str, Any] = {
 SHORT: dict[str, Any] = {"algorithms": ["ERM"], "steps": 2}
 LEVELS: dict[str, Any] = {"levels": 3, "states": 10, "test_levels": 4}
 CONVNET = {"name": "ConvNet", "hparams": {"width": 8, "depth": 6}}
+CLIP = {"name": "CLIP", "hparams": {"weights": "small", "tuning": "lora"}}
+TIMM = {"name": "timm", "hparams": {"model": "test_resnet"}}
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,7 @@ USES = {
     ),
     "clip": Use(
         "peft",
-        {
-            **SHORT,
-            "datasets": ["RotatedDigits"],
-            "network": {"name": "CLIP", "hparams": {"weights": "small", "tuning": "lora"}},
-        },
+        {**SHORT, "datasets": ["RotatedDigits"], "network": CLIP},
         copy=_copy("transformers_copies as t; t.small_clip(Path('small'))"),
     ),
     "control": Use(
@@ -93,18 +91,10 @@ USES = {
         "transformers",
         {**SHORT, "datasets": [{"name": "Py150", "from_scratch": True, "size": 16}]},
         copy=_copy(
-            "transformers_copies as t, wilds_others as w; "
-            "w.py150(Path('data')); t.small_codegpt(Path())"
+            "transformers_copies as t, wilds_others as w;w.py150(Path('data'));t.small_codegpt(Path())"
         ),
     ),
-    "timm": Use(
-        "timm",
-        {
-            **SHORT,
-            "datasets": [{"name": "ColoredDigits", "copies": 1}],
-            "network": {"name": "timm", "hparams": {"model": "test_resnet"}},
-        },
-    ),
+    "timm": Use("timm", {**SHORT, "datasets": ["ColoredDigits"], "network": TIMM}),
     "trackio": Use("trackio", {}, observer="trackio", left="trackio/oodbench.db"),
     "wandb": Use("wandb", {}, observer="wandb", left="wandb/offline-run-*/*.wandb"),
 }
@@ -184,9 +174,6 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(USES)}; or all")
     parser.add_argument("--share", action="store_true", help="link this interpreter's packages")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.names) - set(USES))
-    if unknown:
-        parser.error(f"no extra {', '.join(unknown)}; there are {', '.join(USES)}")
     print("| extra | its package |\n| --- | --- |")
     for name in arguments.names or USES:
         print(row(name, arguments.share), flush=True)
