@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 from oodbench.algorithms import Algorithm
 from oodbench.data.pictures import augment
 from oodbench.datasets import Normalization
+from tests.helpers.paths import ROOT
 
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("this torch has no backends in Python", allow_module_level=True)
@@ -39,7 +40,6 @@ DEVICE = "pretend"
 backend_registration._setup_privateuseone_for_python_backend(DEVICE)
 # checkpoints ask the backend of the process, whichever device they are on
 setattr(getattr(torch, DEVICE), "get_amp_supported_dtype", lambda: [torch.bfloat16])  # noqa: B010
-ROOT = Path(__file__).parents[2]
 aten: Any = torch.ops.aten
 MAKERS = (torch.tensor, torch.as_tensor, torch.asarray)
 INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
@@ -78,11 +78,8 @@ class Watch:
 
     def note(self, what: str) -> None:
         """Note a crossing."""
-        frames = [
-            f"{Path(f.filename).name}:{f.lineno}"
-            for f in traceback.extract_stack()
-            if f.filename.startswith(str(ROOT)) and f.filename != __file__
-        ]
+        stack = [f for f in traceback.extract_stack() if f.filename.startswith(str(ROOT))]
+        frames = [f"{Path(f.filename).name}:{f.lineno}" for f in stack if f.filename != __file__]
         self.crossings.append(f"{what} at {' < '.join(frames[::-1][:3])}")
 
     def allocated(self, tensor: Tensor) -> None:

@@ -8,13 +8,8 @@ import pytest
 import torch
 
 from oodbench.algorithms import Algorithm, algorithms, why_skipped
-from oodbench.conformance.tiny_problems import (
-    TASKS,
-    suited,
-    tiny_algorithm,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.conformance import tiny_problems
+from oodbench.conformance.tiny_problems import TASKS, suited, tiny_batch, tiny_problem
 from oodbench.hparams import defaults
 from oodbench.tasks import Task
 from tests.device.pretend import DEVICE, move_algorithm, moved, on_device
@@ -56,7 +51,7 @@ def own_options(cls: type[Algorithm]) -> Iterator[dict[str, Any]]:
 
 def made(cls: type[Algorithm], task: Task, values: dict[str, Any]) -> Algorithm:
     """The method on the device, on a small MLP."""
-    algorithm = tiny_algorithm(cls, tiny_problem(task), values, torch.float32)
+    algorithm = tiny_problems.tiny_algorithm(cls, tiny_problem(task), values, torch.float32)
     move_algorithm(algorithm)
     return algorithm
 
@@ -87,8 +82,7 @@ def cases() -> Iterator[Any]:
             if not why_skipped(cls, tiny_problem(takes[0]), {**defaults(cls.Hparams), **values}):
                 label = "-".join([name, *(f"{k}={v}" for k, v in values.items())])
                 now = name == "ERM" and values in EVERYWHERE
-                kept = [] if now else marks
-                yield pytest.param(cls, takes[0], values, id=label, marks=kept)
+                yield pytest.param(cls, takes[0], values, id=label, marks=[] if now else marks)
 
 
 def noise_tensors(algorithm: Algorithm) -> int:

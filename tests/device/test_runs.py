@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from oodbench.data.streams import Stored
-from oodbench.datasets import Environment
 from oodbench.sweep.plan import single
 from oodbench.train.averages import make_average
 from oodbench.train.batches import Batches, Examples
@@ -25,21 +23,17 @@ STEPS = 4
 
 
 def run_of(entry: dict[str, Any], trial: int = 0, **settings: Any) -> Run:
-    """A run of a row on spirals."""
+    """A run of a row on spirals, with batches of eight unless it says otherwise."""
+    entry = {**entry, "hparams": {"batch_size": 8, **entry.get("hparams", {})}}
     network = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
     keys: dict[str, Any] = {"steps": 40, "evaluate_every": 20, "network": network}
     return Run(single(SPIRALS, entry, trials=[trial], **keys), TrainSettings(**settings))
 
 
-def moved_environment(environment: Environment) -> Environment:
-    """The environment on the device, but for what is read from disk."""
-    return environment if isinstance(environment.x, Stored) else moved(environment)
-
-
 def moved_scored(scored: Scored) -> Scored:
     return replace(
         scored,
-        environments={name: moved_environment(e) for name, e in scored.environments.items()},
+        environments={name: moved(e) for name, e in scored.environments.items()},
         splits={n: {s: fake(i) for s, i in own.items()} for n, own in scored.splits.items()},
         groups={
             n: {s: replace(g, keys=fake(g.keys)) for s, g in own.items()}
@@ -72,27 +66,20 @@ def move_run(run: Run) -> None:
     vars(run.data)["groups"] = run.scored.groups  # which follow from targets on the CPU
 
 
-def rows() -> Iterator[Any]:
+def rows() -> Iterator[tuple[dict[str, Any], int]]:
     """Rows of a sweep, and the copies of a step: the environments drawn, and each tensor of draws."""
-    hparams: list[tuple[str, dict[str, Any], int]] = [
-        ("uniform", {}, 0),
-        ("rwy", {"sampling": "rwy"}, 0),
-        ("environments", {"environments_per_step": 2}, 1),
-        ("whole", {"batch_size": 0}, 0),
-    ]
-    for label, values, copies in hparams:
-        yield pytest.param({"name": "ERM", "hparams": values}, copies, id=label)
-    yield pytest.param({"name": "JTT"}, 0, id="index")
-    yield pytest.param({"name": "Mixup"}, 2, id="draws")
-    for average in ("ema", "swa", "swad"):
-        yield pytest.param({"name": "ERM", "average": average}, 0, id=average)
+    hparams: list[dict[str, Any]] = [{}, {"sampling": "rwy"}, {"batch_size": 0}]
+    yield from (({"name": "ERM", "hparams": values}, 0) for values in hparams)
+    yield {"name": "ERM", "hparams": {"environments_per_step": 2}}, 1
+    yield {"name": "JTT"}, 0
+    yield {"name": "Mixup"}, 2
+    yield from (({"name": "ERM", "average": each}, 0) for each in ("ema", "swa", "swad"))
 
 
-@pytest.mark.parametrize(("entry", "copies"), list(rows()))
-def test_a_block_of_steps_copies_what_is_drawn_and_is_read_once(
-    entry: dict[str, Any], copies: int
-) -> None:
-    run = run_of({**entry, "hparams": {"batch_size": 8, **entry.get("hparams", {})}})
+@pytest.mark.parametrize(("entry", "copies"), list(rows()), ids=str)
+def test_a_block_of_steps_is_read_once(entry: dict[str, Any], copies: int) -> None:
+    """It copies what is drawn to the device."""
+    run = run_of(entry)
     with on_device() as watch:
         move_run(run)
         run.run_steps(6)
@@ -125,21 +112,16 @@ def test_an_evaluation_is_read_once(average: str) -> None:
         ({"name": "ERM"}, 0),
         ({"name": "ERM", "average": "ema"}, 0),
         ({"name": "Mixup"}, 2),
+        pytest.param({"name": "ERM", "hparams": {"clip_norm": 1.0}}, 0, marks=pytest.mark.nightly),
         *(
-            pytest.param(row, 0, marks=pytest.mark.nightly)
-            for row in (
-                {"name": "ERM", "hparams": {"clip_norm": 1.0}},
-                *({"name": name} for name in ("ANDMask", "EQRM", "JTT")),
-            )
+            pytest.param({"name": n}, 0, marks=pytest.mark.nightly)
+            for n in ("ANDMask", "EQRM", "JTT")
         ),
     ],
     ids=str,
 )
-def test_runs_as_one_program_copy_what_is_drawn_and_are_read_once(
-    entry: dict[str, Any], copies: int
-) -> None:
+def test_runs_as_one_program_are_read_once(entry: dict[str, Any], copies: int) -> None:
     """A block begins with one more of the rates of all its steps, and one of an average's shares."""
-    entry = {**entry, "hparams": {"batch_size": 8, **entry.get("hparams", {})}}
     runs = [run_of(entry, trial, vectorize=2) for trial in (0, 1)]
     with on_device() as watch:
         for run in runs:

@@ -89,14 +89,12 @@ def round_(
     asked = asked_of(plan, out)
     Slurm().launch(asked)
     dealt = disturb(cluster, rng, count, asked.results)
-    launches = 1
-    while True:
+    for launches in range(1, LAUNCHES + 1):
         states = settle(asked.results, SECONDS)
         left = tuple(i for i, state in states.items() if state in ("planned", "lost"))
         if not left or launches == LAUNCHES:
             break
         Slurm().launch(replace(asked, ids=left))
-        launches += 1
     return asked.results, dealt, launches
 
 

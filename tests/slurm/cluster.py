@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 CONFIGURATION = """\
@@ -106,19 +107,11 @@ class Cluster:
         ]
         for i in range(gpus):
             os.mknod(self.folder / "dev" / f"gpu{i}", 0o20666, os.makedev(1, 3))
-        (self.folder / "gres.conf").write_text(
-            f"AutoDetect=off\nName=gpu File={self.folder}/dev/gpu[0-{gpus - 1}]\n"
-        )
-        (self.folder / "slurm.conf").write_text(
-            CONFIGURATION.format(
-                folder=self.folder,
-                host=host,
-                port=port,
-                user=getpass.getuser(),
-                first=random.randrange(1000, 10_000_000),
-                nodes="\n".join(lines),
-            )
-        )
+        resources = f"AutoDetect=off\nName=gpu File={self.folder}/dev/gpu[0-{gpus - 1}]\n"
+        (self.folder / "gres.conf").write_text(resources)
+        facts = {"folder": self.folder, "host": host, "port": port, "user": getpass.getuser()}
+        facts |= {"first": random.randrange(1000, 10_000_000), "nodes": "\n".join(lines)}
+        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(**facts))
 
     def start(self) -> None:
         """Start all daemons and wait until every node is idle."""
@@ -145,12 +138,14 @@ class Cluster:
         self._spawn(name, f"slurmd -D -N {name}", {"TEST_NODE": f"{self.folder}:{name}"})
 
     def kill_slurmd(self, name: str) -> None:
-        """Kill a node's slurmd; its jobs live on."""
-        self._kill(name)
+        """Kill a node's slurmd, or another daemon; its jobs live on."""
+        if name in self.daemons:
+            self.daemons[name].kill()
+            self.daemons[name].wait()
 
     def kill_node(self, name: str) -> None:
         """Crash a node: slurmd, steps and jobs."""
-        self._kill(name)
+        self.kill_slurmd(name)
         for _ in range(3):  # what is being started meanwhile
             for pid in self.processes(name):
                 with suppress(ProcessLookupError):
@@ -169,19 +164,17 @@ class Cluster:
                 environment = set((path / "environ").read_bytes().split(b"\0"))
             except OSError:
                 continue
-            slurmds = {
-                f"TEST_NODE={self.folder}:{n}".encode() for n in self.nodes if name in (n, None)
-            }
-            tasks = {f"SLURMD_NODENAME={n}".encode() for n in self.nodes if name in (n, None)}
+            names = [n for n in self.nodes if name in (n, None)]
+            slurmds = {f"TEST_NODE={self.folder}:{n}".encode() for n in names}
+            tasks = {f"SLURMD_NODENAME={n}".encode() for n in names}
             if environment & slurmds or (conf in environment and environment & tasks):
                 found.append(int(path.name))
         return sorted(set(found) - {d.pid for d in self.daemons.values()})
 
     def ask(self, *command: str) -> str:
         """What a Slurm command prints, empty if it fails."""
-        result = subprocess.run(
-            command, env=os.environ | self.environment, capture_output=True, text=True
-        )
+        env = os.environ | self.environment
+        result = subprocess.run(command, env=env, capture_output=True, text=True)
         return result.stdout if result.returncode == 0 else ""
 
     def empty(self) -> None:
@@ -189,7 +182,8 @@ class Cluster:
         for name in self.nodes:
             if self.daemons[name].poll() is not None:
                 self.start_node(name)
-        self._resume()
+        for name in self.nodes:
+            self.ask("scontrol", "update", f"nodename={name}", "state=resume")
         self.ask("scancel", f"--user={getpass.getuser()}")
         self._until(lambda: not self.ask("squeue", "-h").strip(), "slurmctld", 60)
         self._until(lambda: self._idle() == len(self.nodes), "slurmd", 60)
@@ -199,33 +193,21 @@ class Cluster:
         self.running = False
         self.ask("scancel", f"--user={getpass.getuser()}")
         for name in [*self.nodes, "slurmctld", "munged"]:
-            self._kill(name)
+            self.kill_slurmd(name)
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-    def _resume(self) -> None:
-        for name in self.nodes:
-            self.ask("scontrol", "update", f"nodename={name}", "state=resume")
 
     def _idle(self) -> int:
         return self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%T").split().count("idle")
 
     def _spawn(self, name: str, command: str, more: dict[str, str] | None = None) -> None:
         with (self.folder / f"{name}.out").open("ab") as out:
+            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+            env = os.environ | self.environment | (more or {})
             self.daemons[name] = subprocess.Popen(
-                command.split(),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                env=os.environ | self.environment | (more or {}),
+                command.split(), **streams, start_new_session=True, env=env
             )
-
-    def _kill(self, name: str) -> None:
-        if name in self.daemons:
-            self.daemons[name].kill()
-            self.daemons[name].wait()
 
     def _until(self, condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
         until = time.monotonic() + seconds

@@ -125,13 +125,11 @@ def test_short_runs_share_a_job_that_needs_nothing_of_the_environment(
     assert len({p["slurm_job"] for p in provenance(Directory(out))}) == 1
 
 
-def test_status_without_an_answer_from_slurm(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_without_an_answer_from_slurm(cluster: Cluster, tmp_path: Path) -> None:
     sweep, out = tiny_file(tmp_path, **SHORT), tmp_path / "out"
     drain(cluster, "drain")
     launch(sweep, out)
-    with monkeypatch.context() as away:
+    with pytest.MonkeyPatch.context() as away:
         away.setenv("PATH", str(tmp_path))
         shown = run("status", out).output
     drain(cluster, "resume")
@@ -148,7 +146,7 @@ def test_status_without_an_answer_from_slurm(
     ],
 )
 @pytest.mark.usefixtures("cluster")
-def test_requests_that_cannot_be_met_are_refused_before_anything_is_queued(
+def test_requests_that_cannot_be_met_are_refused(
     tmp_path: Path, asked: dict[str, object], words: str
 ) -> None:
     sweep, out = tiny_file(tmp_path, **SHORT), tmp_path / "out"

@@ -18,12 +18,7 @@ EXPERIMENT = {
     "cheap": True,
     "sweeps": ["tiny"],
     "about": "a",
-    "shared": {
-        "source": "Table 1",
-        "metric": "mse",
-        "environment": "test",
-        "error_is": "tolerance",
-    },
+    "shared": {"source": "T", "metric": "mse", "environment": "test", "error_is": "tolerance"},
     "targets": [
         {"row": "ERM", "value": 0.0, "error": 1e9},
         {"row": "IRM", "value": 0.0, "error": 1e9, "tuned_on_test": True},
@@ -65,9 +60,7 @@ def test_it_trains_compares_saves_and_resumes(folders: Path) -> None:
     results = Directory(folders / "out" / "tiny")
     first = {i: results.run(i).made_by()["started"] for i in results.specs()}
     assert len(first) == 2
-
-    code, _ = run(folders, "cheap", "--trials=2")
-    assert code == 0
+    assert run(folders, "cheap", "--trials=2")[0] == 0
     assert {i: results.run(i).made_by()["started"] for i in first} == first
     assert [results.run(i).state() for i in results.specs()] == ["done"] * 4
     saved = Measured.model_validate_json((folders / "out" / "mine.json").read_text())
@@ -93,8 +86,12 @@ def test_nothing_run_is_an_error(folders: Path) -> None:
     assert "not run" in text
 
 
-def add_what_lacks(folders: Path) -> None:
-    """Two more cheap experiments, one without its data and one without its package."""
+@pytest.mark.slow
+def test_what_lacks_data_or_a_package_is_named_and_left_out(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two more cheap experiments one has no data and one not its package."""
+    monkeypatch.setitem(sys.modules, "numba", None)
     for name, dataset, row in (
         ("pictures", "ColoredMNIST", "ERM"),
         ("compiled", "LinearSEM", "LinearIRM"),
@@ -103,14 +100,6 @@ def add_what_lacks(folders: Path) -> None:
         (folders / "sweeps" / f"{name}.yaml").write_text(yaml.safe_dump(sweep))
         target = {"row": row, "value": 0.0, "error": 1e9}
         write(folders, EXPERIMENT | {"sweeps": [name], "targets": [target]}, name)
-
-
-@pytest.mark.slow
-def test_what_lacks_data_or_a_package_is_named_first_and_left_out(
-    folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    add_what_lacks(folders)
     code, text = run(folders, "cheap", "--trials=1")
     assert code == 0, text
     assert "pictures is left out: it needs `python -m oodbench.data download ColoredMNIST" in text

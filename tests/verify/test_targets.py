@@ -34,12 +34,10 @@ def test_every_experiment_is_whole() -> None:
         experiment = load_experiment(name)
         assert experiment.about.strip()
         for sweep in experiment.sweeps:
-            rows = {
-                row if isinstance(row, str) else row.label or row.name
-                for row in read_sweep(find_sweep(sweep)).algorithms
-            }
-            mine = [t.row for t in experiment.targets if t.sweep == sweep]
-            assert set(mine) <= rows, f"{name}: {sweep}"
+            entries = read_sweep(find_sweep(sweep)).algorithms
+            rows = {e if isinstance(e, str) else e.label or e.name for e in entries}
+            mine = {target.row for target in experiment.targets if target.sweep == sweep}
+            assert mine <= rows, f"{name}: {sweep}"
 
 
 def test_shared_values_fill_a_target(written: Callable[[str], targets.Experiment]) -> None:
@@ -47,9 +45,7 @@ def test_shared_values_fill_a_target(written: Callable[[str], targets.Experiment
     assert (target.sweep, target.metric, target.source) == ("quickstart", "loss", "s")
 
 
-def test_a_target_may_name_its_dataset_shortly(
-    written: Callable[[str], targets.Experiment],
-) -> None:
+def test_a_dataset_may_have_a_short_name(written: Callable[[str], targets.Experiment]) -> None:
     text = GOOD.replace("about", 'datasets: {A: "D(x=1)"}\nabout')
     for name, dataset in {"A": "D(x=1)", "B": "B"}.items():
         (found,) = written(text.replace("row: ERM", f"row: ERM, dataset: {name}")).targets

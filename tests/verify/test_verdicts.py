@@ -1,5 +1,6 @@
 import math
 from statistics import NormalDist
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,10 @@ def against(values: list[float], **fields: object) -> Comparison:
     return Comparison(Target.model_validate(usual | fields), tuple(values))
 
 
+def an_experiment(*targets: Target, **fields: Any) -> Experiment:
+    return Experiment(name="n", title="T", paper="p", about="a", targets=targets, **fields)
+
+
 def test_z_is_the_difference_over_the_root_of_the_summed_squares() -> None:
     found = against([1.0, 2.0, 3.0], error=0.6, error_is="population std", trials=10)
     assert found.difference == pytest.approx(1.0)
@@ -22,10 +27,9 @@ def test_z_is_the_difference_over_the_root_of_the_summed_squares() -> None:
     assert (found.off, found.missed) == (False, False)
 
 
-def test_three_standard_errors_are_the_limit() -> None:
-    for shift, off in ((2.9, False), (3.1, True), (-3.1, True)):
-        found = against([1 + shift, 1 + shift], error=1.0, error_is="stderr")
-        assert found.off is off
+@pytest.mark.parametrize(("shift", "off"), [(2.9, False), (3.1, True), (-3.1, True)])
+def test_three_standard_errors_are_the_limit(shift: float, off: bool) -> None:
+    assert against([1 + shift] * 2, error=1.0, error_is="stderr").off is off
 
 
 def test_the_sources_one_run_varies_as_ours_do() -> None:
@@ -85,7 +89,7 @@ def test_an_exact_value_of_certain_trials_says_nothing_of_others() -> None:
 
 def test_one_trial_is_printed_without_an_error_of_its_own() -> None:
     target = Target(source="A", row="r", value=1.0, error=0.6, error_is="population std", trials=10)
-    experiment = Experiment(name="n", title="T", paper="p", about="a", targets=(target,))
+    experiment = an_experiment(target)
     found = verdict_sheet(experiment, Measured(values={target.key: [2.0]}))
     assert found.blocks[0].rows[0][3:6] == ["1.0 ± 0.6", "2", "+1"]
     assert math.isnan(found.frame["ours_stderr"][0])
@@ -95,20 +99,17 @@ def test_one_trial_is_printed_without_an_error_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("kind", "trials"),
     [
-        {"error": 0.1, "error_is": "stderr"},
-        {"error": 0.1, "error_is": "std", "trials": 5},
-        {"error_is": "one run"},
-        {"error_is": "none"},
-        {"error_is": "constant", "trials": 5},
-        {"error": 0.1, "error_is": "tolerance"},
-        {"error": 0.1, "error_is": "tolerance", "trials": 5},
-        {"error_is": "at least"},
-        {"error_is": "at most"},
+        *(
+            (kind, None)
+            for kind in ("stderr", "one run", "none", "tolerance", "at least", "at most")
+        ),
+        *((kind, 5) for kind in ("std", "constant", "tolerance")),
     ],
 )
-def test_a_diverged_trial_is_a_miss(fields: dict[str, object]) -> None:
+def test_a_diverged_trial_is_a_miss(kind: ErrorKind, trials: int | None) -> None:
+    fields: dict[str, Any] = {"error": 0.1, "error_is": kind, "trials": trials}
     for values in ([math.nan, 1.0], [math.nan]):
         found = against(values, **fields)
         assert found.missed
@@ -126,21 +127,18 @@ def test_a_reproducible_target_without_a_value_is_missed() -> None:
 
 
 def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:
-    targets = [
+    targets = (
         Target(source="A", row="r", value=71.5, error=1.0, error_is="population std", trials=10),
         Target(source="A", row="s", value=0.5, error=0.02, error_is="tolerance", note="because"),
         Target(source="B", row="t", value=3, error_is="at least", environment="test", step=100),
-    ]
-    experiment = Experiment(
-        name="n", title="T", paper="p", about="a", targets=tuple(targets), deviations=("less",)
     )
+    experiment = an_experiment(*targets, deviations=("less",))
     values = {targets[0].key: [71.0, 72.0], targets[1].key: [0.6]}
     measured = Measured(values=values, provenance={"Code": ["c0ffee"]})
     found = verdict_sheet(experiment, measured)
     assert [len(block.rows) for block in found.blocks] == [2, 1]
-    assert found.blocks[0].rows[0] == [
-        *("r", "-", "accuracy", "71.5 ± 1.0", "71.50 ± 0.50", "+0", "+0.0", "2", "agrees")
-    ]
+    shown = "r, -, accuracy, 71.5 ± 1.0, 71.50 ± 0.50, +0, +0.0, 2, agrees"
+    assert found.blocks[0].rows[0] == shown.split(", ")
     assert found.blocks[0].rows[1][-1] == "MISSED"
     assert found.blocks[1].rows[0][1] == "test, step 100"
     assert found.blocks[1].rows[0][3:] == ["≥ 3", "-", "-", "-", "0", "not run"]

@@ -7,19 +7,8 @@ import torch
 from scipy.stats import binom
 
 from oodbench.algorithms import Batch
-from oodbench.verify.computations.and_mask import (
-    PAPER,
-    PRINTED,
-    SHRINKING,
-    SIGNALS,
-    correlations,
-    gradient_correlation,
-    ilc_linear,
-    pearson,
-    permuted,
-    random_gradients,
-    sampled_sizes,
-)
+from oodbench.verify.computations import and_mask
+from oodbench.verify.computations.and_mask import correlations, pearson, sampled_sizes
 from oodbench.verify.targets import load_experiment
 
 
@@ -41,7 +30,7 @@ def expected_sizes(environments: int, tau: float, n: int, sigma: float) -> tuple
 
 
 def test_the_figure_has_a_draw_for_each_trial() -> None:
-    found = random_gradients(4, {})
+    found = and_mask.random_gradients(4, {})
     assert found["AND-mask, tau 1, d = 4"] == sampled_sizes(4, 1.0, 3000, 1.0, 4)[1]
     assert found["unmasked, d = 200"] == sampled_sizes(200, 0.6, 3000, 1.0, 4)[0]
 
@@ -65,7 +54,7 @@ def test_more_than_a_hundred_environments_mask_everything() -> None:
 def test_permuting_moves_some_inputs_within_each_environment() -> None:
     x = torch.arange(2 * 20 * 4.0).view(2, 20, 4)
     batch = Batch(x.clone(), torch.zeros(2, 20))
-    found = permuted(batch, slice(1, 3), 0).x
+    found = and_mask.permuted(batch, slice(1, 3), 0).x
     assert torch.equal(batch.x, x)
     assert torch.equal(found[..., [0, 3]], x[..., [0, 3]])
     assert not torch.equal(found, x)
@@ -88,19 +77,15 @@ def test_agreement_is_where_the_mechanism_is() -> None:
     found = np.mean([correlations(options, [0.125, 0.75, 1.0], trial) for trial in range(3)], 0)
     (xor_low, _, xor_all), (and_low, and_high, _) = found
     mechanism, shortcut, share = range(3)
-    assert list(SIGNALS) == ["mechanism", "shortcut"]
+    assert list(and_mask.SIGNALS) == ["mechanism", "shortcut"]
     assert 0.25 < xor_all[mechanism] < 0.6 < xor_all[shortcut]
     assert xor_low[mechanism] < xor_all[mechanism] < and_low[mechanism] < and_high[mechanism]
     assert xor_low[share] + and_low[share] == pytest.approx(1)
 
 
 def test_without_a_shortcut_all_signal_is_the_mechanisms() -> None:
-    options: dict[str, Any] = {
-        "num_environments": 4,
-        "num_examples": 64,
-        "shortcut_dims": 8,
-        "shortcut_scale": 0.0,
-    }
+    options: dict[str, Any] = {"num_environments": 4, "num_examples": 64}
+    options |= {"shortcut_dims": 8, "shortcut_scale": 0.0}
     found = correlations(options, [0.0], 0)[1, 0]
     assert found[0] == pytest.approx(1)
     assert found[1] < 0.999
@@ -108,8 +93,8 @@ def test_without_a_shortcut_all_signal_is_the_mechanisms() -> None:
 
 @pytest.mark.slow
 def test_correlations_beside_the_thesis_have_a_value_for_each_trial() -> None:
-    measured = gradient_correlation(1, {})
-    first = correlations(PAPER, [0.0, 0.25], 0)
+    measured = and_mask.gradient_correlation(1, {})
+    first = correlations(and_mask.PAPER, [0.0, 0.25], 0)
     assert measured["AND-mask, mechanism, tau 0"] == [pytest.approx(first[1, 0, 0])]
     assert measured["XOR-mask, shortcut, tau 0.25"] == [pytest.approx(first[0, 1, 1])]
     less = first[0, 1, 0] - first[1, 0, 0]
@@ -123,13 +108,13 @@ def test_what_the_decay_leaves() -> None:
     for _ in range(1001):
         rate *= 0.9995
         weight -= 0.01 * rate * weight
-    assert pytest.approx(weight) == SHRINKING
+    assert pytest.approx(weight) == and_mask.SHRINKING
 
 
 @pytest.mark.nightly
 def test_every_printed_run_ends_as_printed() -> None:
-    found = ilc_linear(1, {})
+    found = and_mask.ilc_linear(1, {})
     assert set(found) == {t.row for t in load_experiment("ilc-linear").targets if not t.sweep}
-    assert len(found) == len(PRINTED) == 9
+    assert len(found) == len(and_mask.PRINTED) == 9
     for row, (difference,) in found.items():
         assert difference < (1e-4 if row.startswith("ERM") else 1e-3), row

@@ -28,21 +28,17 @@ def test_hyperparameters_are_those_that_are_best_on_the_task_for_tuning() -> Non
     ]
     runs = pd.DataFrame(rows, columns=["dataset_label", "label", "draw", "trial", "value"])
     chosen = tuned(runs)
-    assert set(chosen["dataset_label"]) == {"finger_spin"}
     assert dict(zip(chosen["label"], chosen["value"], strict=True)) == {"A": 0.9, "B": 0.8}
-    assert len(chosen) == 4
+    assert chosen["dataset_label"].tolist() == ["finger_spin"] * 4
 
 
 @pytest.mark.slow
-def test_errors_and_rewards_of_a_small_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rewards_of_a_small_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "EPISODES", 1)
     for task in (TUNED_ON, "finger_spin"):
         control_episodes.write(tmp_path, task, 6)
-    sweep = read_sweep(
-        find_sweep("control-rewards"), ["trials=1", "steps=2", "evaluate_every=2", "hparam_draws=2"]
-    )
+    short = ["trials=1", "steps=2", "evaluate_every=2", "hparam_draws=2"]
+    sweep = read_sweep(find_sweep("control-rewards"), short)
     of_two = [Entry(**{**dict(entry), "episodes": 6}) for entry in sweep.datasets[:2]]
     small = sweep.model_copy(update={"datasets": of_two, "algorithms": sweep.algorithms[:3]})
     out = tmp_path / "out"

@@ -1,16 +1,8 @@
 import pytest
 import torch
 
-from oodbench.verify.computations.rex import (
-    SCALES,
-    W_1,
-    W_2,
-    costly_risk,
-    covariate_shift,
-    on_risks,
-    scalar_sem,
-    sem_risks,
-)
+from oodbench.verify.computations import rex
+from oodbench.verify.computations.rex import SCALES, W_1, W_2, on_risks, sem_risks
 
 
 def test_objectives_of_risks_are_the_methods_own() -> None:
@@ -24,11 +16,11 @@ def test_objectives_of_risks_are_the_methods_own() -> None:
 def test_the_risk_at_a_third_is_the_same_everywhere() -> None:
     q = torch.linspace(0, 1, 7, dtype=torch.double)
     third = torch.tensor(1 / 3, dtype=torch.double)
-    torch.testing.assert_close(costly_risk(third, q), torch.full_like(q, 4 / 3))
+    torch.testing.assert_close(rex.costly_risk(third, q), torch.full_like(q, 4 / 3))
 
 
 def test_only_rex_finds_the_minimax_p_from_any_two_environments() -> None:
-    values = covariate_shift(1, {})
+    values = rex.covariate_shift(1, {})
     for place, erm, ri in (("below", 1, 1), ("between", 0, 1 / 3), ("above", 0, 0)):
         wanted = {"ERM": erm, "RI": ri, "MMREx": 1 / 3, "VREx": 1 / 3}
         for name, p in wanted.items():
@@ -50,7 +42,7 @@ def test_the_risks_of_the_scalar_model_are_those_of_samples(varies: str) -> None
 
 
 def test_v_rex_ends_at_the_causal_or_the_anticausal_model() -> None:
-    values = scalar_sem(1, {})
+    values = rex.scalar_sem(1, {})
     found = [values[f"VREx, noise {v} varies: {w}"][0] for v in "2Y" for w in "ab"]
     assert found == pytest.approx([W_1, 0, 0, 1 / W_2], abs=0.01)
     for varies in "2Y":
