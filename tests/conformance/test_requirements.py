@@ -26,12 +26,12 @@ def worst(self: Algorithm, out: Outputs) -> Tensor:
     return out.risks.max()
 
 
-def weighted(**low: float) -> Any:
+def weighted(low: float = 0.0) -> Any:
     """Hyperparameters with a weight, which is drawn from 0.1 on."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        weight: float = hparam(1.0, log_uniform(0.1, 10.0), **low)
+        weight: float = hparam(1.0, log_uniform(0.1, 10.0), low=low)
 
     return Hparams
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,7 @@ from tests.helpers.paths import ROOT
 STEPS = ROOT / "docs" / "tutorials"
 LEFT_OUT = ("git ", "make ", "python -m pytest")
 """What needs a repository or takes long; the copy has neither history nor an environment of its own."""
-SHORTER = {
-    "board run small.v3 --algorithm RiskRange --out": (
-        "board run small.v3 --algorithm RiskRange --dataset 'SEM, FOU' --out"
-    )
-}
+SHORTER = {"--algorithm RiskRange --out": "--algorithm RiskRange --dataset 'SEM, FOU' --out"}
 
 
 def follow(page: str, copy: Path, left_out: tuple[str, ...] = LEFT_OUT) -> str:
@@ -35,9 +32,8 @@ def follow(page: str, copy: Path, left_out: tuple[str, ...] = LEFT_OUT) -> str:
         for long, short in SHORTER.items():
             line = line.replace(long, short)
         command = re.sub(r"(^|&& )python ", rf"\1{sys.executable} ", line)
-        done = subprocess.run(
-            command, shell=True, cwd=copy, env=environment, capture_output=True, text=True
-        )
+        options: Any = {"cwd": copy, "env": environment, "capture_output": True, "text": True}
+        done = subprocess.run(command, shell=True, **options)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         printed += done.stdout
     return printed

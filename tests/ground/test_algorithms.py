@@ -320,10 +320,8 @@ def test_a_need_refuses_the_tasks_that_do_not_meet_it(need: str, refused: set[st
     usual = tiny_problem(TASKS["binary"])
     problems = {kind: replace(usual, task=Task(kind, 3)) for kind in get_args(Kind)}
     assert {kind for kind, p in problems.items() if why_skipped(Needing, p)} == refused
-    ids = why_skipped(Needing, replace(usual, discrete=True))
-    assert (ids == "it needs numbers as inputs, and these are ids of words") == (
-        need == "real_inputs"
-    )
+    ids = why_skipped(Needing, replace(usual, discrete=True)) or ""
+    assert ("it needs numbers as inputs" in ids) == (need == "real_inputs")
 
 
 def test_methods_that_compare_environments_are_refused_one() -> None:

@@ -5,6 +5,7 @@ import os
 import runpy
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from tests import golden_runs
 from tests.helpers.algorithms.methods import tiny
 from tests.helpers.paths import GOLDEN, ROOT
 
-RUNS = GOLDEN / "runs.json"
+DIGESTS = json.loads((GOLDEN / "runs.json").read_text())["digests"]
 LIKE = {"dataset": {"name": "LinearSEM", "num_examples": 20}, "steps": 1, "evaluate_every": 1}
 """A run of one step."""
 
@@ -27,20 +28,14 @@ pytestmark = [
 
 def python(code: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """A process with native arithmetic unless its code, or a variable, says otherwise."""
-    inherited = os.environ.items() - arithmetic.variables().items()
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=dict(inherited) | variables,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    env = dict(os.environ.items() - arithmetic.variables().items()) | variables
+    options: Any = {"cwd": ROOT, "env": env, "capture_output": True, "text": True, "check": True}
+    return subprocess.run([sys.executable, "-c", code], **options)
 
 
 @pytest.mark.parametrize("name", golden_runs.RUNS)
 def test_short_runs_have_the_same_bits_on_every_x86_64_processor(name: str) -> None:
-    assert golden_runs.digest(name) == json.loads(RUNS.read_text())["digests"][name]
+    assert golden_runs.digest(name) == DIGESTS[name]
 
 
 @pytest.mark.nightly
@@ -61,9 +56,7 @@ def test_importing_the_package_changes_nothing_and_a_run_there_warns_once_and_re
 def test_what_comes_too_late_is_not_called_portable() -> None:
     code = "import torch; torch.ones(9, 9) @ torch.ones(9, 9); torch.ones(99).sqrt()\n"
     code += "from oodbench import arithmetic; arithmetic.prepare(); print(arithmetic.why_native())"
-    assert (
-        python(code).stdout == "numpy or torch was used before portable arithmetic was asked for\n"
-    )
+    assert "used before portable arithmetic was asked for" in python(code).stdout
 
 
 def test_a_command_leaves_its_process_alone_where_the_user_says_so() -> None:
@@ -77,9 +70,7 @@ def test_tests_compute_portably() -> None:
 
 
 @pytest.mark.parametrize("least", [1.2e-38, 1e-44])
-def test_flushing_changes_masks_for_gradients_below_the_smallest_normal_number_alone(
-    least: float,
-) -> None:
+def test_flushing_changes_masks_below_the_smallest_normal_number_alone(least: float) -> None:
     generator = torch.Generator().manual_seed(0)
     exponents = torch.rand(4, 10_000, generator=generator, dtype=torch.double)
     signs = torch.randint(2, exponents.shape, generator=generator) * 2 - 1
@@ -93,12 +84,8 @@ def test_flushing_changes_masks_for_gradients_below_the_smallest_normal_number_a
     assert torch.equal(kept, flushed) == bool(normal.all())
 
 
-@pytest.mark.parametrize(
-    "room", ["board", "conformance", "data", "diagnose", "sweep", "train", "verify"]
-)
-def test_each_command_asks_for_portable_arithmetic(
-    room: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("room", "board conformance data diagnose sweep train verify".split())
+def test_each_command_computes_portably(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(arithmetic, "prepare", lambda: calls.append(room))
     monkeypatch.setattr(sys, "argv", [room, "--help"])

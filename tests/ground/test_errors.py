@@ -21,9 +21,7 @@ from oodbench.errors import PLUGIN_HINT, described, plugin_hint, unknown, wrong_
         ("zzz", [], "unknown algorithm 'zzz'; there are none"),
     ],
 )
-def test_an_unknown_name_is_told_with_the_nearest(
-    name: str, known: list[str], sentence: str
-) -> None:
+def test_an_unknown_name_is_told_with_the_next(name: str, known: list[str], sentence: str) -> None:
     assert str(unknown("algorithm", name, known)) == sentence
 
 
@@ -58,9 +56,7 @@ def test_a_line_of_compiled_code_is_not_the_users() -> None:
         ("re.serach", "search"),
     ],
 )
-def test_an_attribute_that_is_not_there_is_told_with_the_nearest(
-    expression: str, near: str
-) -> None:
+def test_an_attribute_that_is_not_there_is_told_with_the_next(expression: str, near: str) -> None:
     problem, batch = tiny_problem(TASKS["binary"]), tiny_batch(TASKS["binary"])
     values = {"self": tiny_algorithm(Algorithm, problem), "batch": batch, "re": re}
     with pytest.raises(AttributeError) as told:
@@ -76,9 +72,7 @@ def test_an_attribute_of_a_module_without_its_init_is_told() -> None:
 
     with pytest.raises(AttributeError) as told:
         _ = Bare().layer
-    assert described(told.value).startswith(
-        "AttributeError: 'Bare' object has no attribute 'layer'"
-    )
+    assert "'Bare' object has no attribute 'layer'" in described(told.value)
 
 
 def test_a_hyperparameter_by_subscript_is_told_as_an_attribute() -> None:
@@ -90,6 +84,4 @@ def test_a_hyperparameter_by_subscript_is_told_as_an_attribute() -> None:
 
 def test_a_class_of_a_notebook_is_no_plug_in_to_name() -> None:
     assert plugin_hint(["saved_Mine"]) == PLUGIN_HINT
-    assert plugin_hint(["saved_Mine", "rules"]).endswith(
-        "--plugin rules, in Python `import rules`)"
-    )
+    assert plugin_hint(["saved_Mine", "rules"]).endswith("rules, in Python `import rules`)")

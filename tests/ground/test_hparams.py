@@ -67,7 +67,7 @@ def hashes() -> dict[str, str]:
 
 def spaces() -> dict[str, Any]:
     """The hyperparameters of every method and network of the project."""
-    both = (*ours(algorithms).items(), *ours(networks).items())
+    both = (*sorted(ours(algorithms).items()), *sorted(ours(networks).items()))
     return {name: cls.Hparams for name, cls in both}
 
 
@@ -96,12 +96,12 @@ def everything_by_default() -> dict[str, Any]:
         ("network", Network.Hparams, networks),
     ):
         shared = table[f"every {kind}"] = fields_of(base)
-        for name, cls in ours(registry).items():
+        for name, cls in sorted(ours(registry).items()):
             own = {f: v for f, v in fields_of(cls.Hparams).items() if v != shared.get(f)}
             table[f"{kind} {name}"] = own
-    for name, cls in ours(adaptations).items():
+    for name, cls in sorted(ours(adaptations).items()):
         table[f"adaptation {name}"] = fields_of(cls.Hparams)
-    for name, cls in ours(datasets).items():
+    for name, cls in sorted(ours(datasets).items()):
         known = cls.metadata
         table[f"dataset {name}"] = {
             "options": fields_of(cls.Options),
@@ -216,9 +216,7 @@ def test_no_value_leaves_its_limits(low: float, ratio: float, u: float) -> None:
 def test_values_are_taken(values: dict[str, object], wanted: Space) -> None:
     taken = checked(Space, values, "here")
     assert taken == wanted
-    assert {k: type(v) for k, v in vars(taken).items()} == {
-        k: type(v) for k, v in vars(wanted).items()
-    }
+    assert [*map(type, vars(taken).values())] == [*map(type, vars(wanted).values())]
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,10 @@ def test_importing_everything_changes_nothing_in_the_process(tmp_path: Path) -> 
     """Modules for a user's classes need no import of their own, installed packages register, and what
     a run does not use is not imported.
     """
-    for group, module, code in (
-        ("algorithms", "foreign_methods", METHOD),
-        ("selection_rules", "foreign_rules", RULE),
-    ):
-        (tmp_path / f"{module}.py").write_text(code)
-        installed(tmp_path, group, module)
+    (tmp_path / "foreign_methods.py").write_text(METHOD)
+    (tmp_path / "foreign_rules.py").write_text(RULE)
+    installed(tmp_path, "algorithms", "foreign_methods")
+    installed(tmp_path, "selection_rules", "foreign_rules")
     done = python(Path("/"), "-c", PROGRAM, PYTHONPATH=f"{tmp_path}:{ROOT}")
     unknown, heavy, *others = done.stdout.splitlines() or [done.stderr]
     assert (unknown, heavy) == ("module 'oodbench' has no attribute 'algorithm'", ""), done.stderr

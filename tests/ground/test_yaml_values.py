@@ -64,10 +64,7 @@ def test_a_key_is_given_once(text: str) -> None:
         ("a: [1, 2.5, yes, true, null]", {"a": [1, 2.5, "yes", True, None]}),
         ("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}", {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}),
         ("a: &a {x: &x {k: 1}}\nb: {<<: *x, k: 2}", {"a": {"x": {"k": 1}}, "b": {"k": 2}}),
-        (
-            "a: k\nb: a\nc: [a, a, b, {a: a}]",
-            {"a": "k", "b": "a", "c": ["a", "a", "b", {"a": "a"}]},
-        ),
+        ("a: k\nb: a\nc: [a, {a: a}]", {"a": "k", "b": "a", "c": ["a", {"a": "a"}]}),
         (f"[{'1,' * 99_999}]", [1] * 99_999),
         ("", None),
         ("[1.0e3, 1.e-3, -.5E+2]", [1000.0, 0.001, -50.0]),
@@ -82,15 +79,12 @@ def test_only_regular_files_of_text_and_a_sane_size_are_read(tmp_path: Path) -> 
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_text("#" * (LARGEST_FILE + 1))
     (tmp_path / "no text").write_bytes(b"a: \xff\xfe")
-    for path, reason in (
-        (tmp_path / "pipe", "not a regular file"),
-        (Path("/dev/zero"), "not a regular file"),
-        (tmp_path, "not a regular file"),
-        (tmp_path / "large", "bytes; more than"),
-        (tmp_path / "no text", "not UTF-8 text"),
-    ):
+    for name in ("pipe", "/dev/zero", "."):
+        with pytest.raises(UserError, match="not a regular file"):
+            read_yaml(tmp_path / name)
+    for name, reason in (("large", "bytes; more than"), ("no text", "not UTF-8 text")):
         with pytest.raises(UserError, match=reason):
-            read_yaml(path)
+            read_yaml(tmp_path / name)
 
 
 def test_assignments_are_keys_and_values() -> None:

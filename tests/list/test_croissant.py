@@ -21,10 +21,9 @@ def test_every_dataset_is_valid_croissant(name: str) -> None:
     assert (metadata.name, metadata.version) == (name, __version__)
     assert metadata.description and metadata.license and metadata.data_biases
     assert metadata.data_limitations and metadata.data_use_cases
-    assert metadata.url or "arXiv" not in datasets.get(name).metadata.paper
-    assert {file.md5 for file in metadata.file_objects} == {
-        *datasets.get(name).metadata.checksums.values()
-    }
+    about = datasets.get(name).metadata
+    assert metadata.url or "arXiv" not in about.paper
+    assert {file.md5 for file in metadata.file_objects} == {*about.checksums.values()}
 
 
 def records(name: str, record_set: str) -> list[tuple[str, str]]:

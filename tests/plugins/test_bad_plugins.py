@@ -54,9 +54,7 @@ def told(result: Result) -> str:
     return result.output
 
 
-CASES = [
-    pytest.param(name, marks=[pytest.mark.nightly] * (i % 6 > 0)) for i, name in enumerate(BAD)
-]
+CASES = [pytest.param(n, marks=[pytest.mark.nightly] * (i % 6 > 0)) for i, n in enumerate(BAD)]
 """Every sixth one is quick enough for each check."""
 
 

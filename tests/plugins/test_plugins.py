@@ -19,14 +19,7 @@ from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.paths import blocks
 from tests.helpers.results.sweeps import tiny
 
-TOGETHER = [
-    "RiskSpread",
-    "MedianGradient",
-    "RunningRisks",
-    "NextDoorMixup",
-    "TwoViews",
-    "GradientNorm",
-]
+TOGETHER = "RiskSpread MedianGradient RunningRisks NextDoorMixup TwoViews GradientNorm".split()
 SETTINGS = TrainSettings()
 
 
@@ -73,11 +66,6 @@ def test_its_runs_together_are_those_alone(name: str, monkeypatch: pytest.Monkey
         run.run_steps(20)
         for one, other in zip(evaluations, run.evaluate(), strict=True):
             assert one.value == pytest.approx(other.value, rel=1e-9, abs=1e-9)
-
-
-def test_a_whole_step_of_ones_own_is_trained_alone() -> None:
-    run = Run(specs("TwoSteps")[0], SETTINGS)
-    assert why_not(run) == "it overrides `update`"
 
 
 def test_views_are_views_of_the_first_input() -> None:
