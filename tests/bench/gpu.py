@@ -49,11 +49,10 @@ OF_METHOD = re.compile(r"update step, (?P<method>\w+) / ERM, (?P<network>\w+), (
 
 @dataclass(frozen=True)
 class Size:
-    """How large the measured work is."""
+    """How large the measured work is: an image's side, examples of each of three environments, ..."""
 
     image: int = 224
     examples: int = 32
-    """Per environment; there are three."""
     rounds: int = 5
     steps: int = 300
     """Steps per run of the sweep; a third of them measure loading."""
@@ -67,16 +66,7 @@ class Size:
     """The most seconds that the tests, and each of the two launches of the sweep, may take."""
 
 
-SMALL = Size(
-    image=32,
-    examples=2,
-    rounds=1,
-    steps=3,
-    program_steps=3,
-    images=12,
-    no_row_after=math.inf,
-    timeout=None,
-)
+SMALL = Size(32, 2, 1, 3, 3, 12, math.inf, None)
 """Small enough for a CPU, to try the program itself."""
 
 
@@ -188,10 +178,10 @@ def killed_and_resumed(folder: Path, device: str, size: Size) -> Iterator[Row]:
     command += ["--yes", "--devices", device, "--workers", "2"]
     none = subprocess.DEVNULL
     first = subprocess.Popen(command, start_new_session=True, stdout=none, stderr=none)
-    start = time.monotonic()
+    end = time.monotonic() + (size.timeout or math.inf)
     while first.poll() is None and not any(out.glob("runs/*/metrics.jsonl")):
         time.sleep(0.02)
-        if size.timeout and time.monotonic() - start > size.timeout:
+        if time.monotonic() > end:
             break
     killed = first.poll() is None
     if killed:
@@ -214,10 +204,8 @@ def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str],
     from tests.bench.vectorized import case_rows
 
     on_cpu = device == "cpu"
-    machine = platform.processor() or platform.machine()
-    findings = Findings(
-        machine if on_cpu else torch.cuda.get_device_name(device), str(torch.__version__)
-    )
+    name = platform.processor() if on_cpu else torch.cuda.get_device_name(device)
+    findings = Findings(name, str(torch.__version__))
 
     def on(network: str, *, masks: bool) -> Callable[[Path], Iterator[Row]]:
         some = [name for name in names if (name in MASKS) is masks]
@@ -265,9 +253,8 @@ FasterRCNN wait in their own passes."""
     of_methods = rows.sort_values("method", key=lambda names: names.str.casefold(), kind="stable")
     tables = [_table(others)]
     for data, of_data in of_methods.groupby("data", sort=False):
-        steps = of_data.pivot_table(
-            "measured", ["method", "reach"], "network", "first", fill_value="", sort=False
-        )
+        places: Any = {"values": "measured", "index": ["method", "reach"], "columns": "network"}
+        steps = of_data.pivot_table(**places, aggfunc="first", fill_value="", sort=False)
         tables.append(_table(steps.reset_index(names=[f"update step / ERM's, {data}", "reach"])))
     facts = [f"{findings.device}, torch {findings.torch}, {findings.seconds:.0f} seconds."]
     if findings.left_out:

@@ -30,6 +30,7 @@ from tabulate import tabulate
 from oodbench.arithmetic import variables
 from oodbench.errors import UserError
 from oodbench.identity import commit
+from oodbench.results import provenance
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.terminal import commands
@@ -177,10 +178,8 @@ def _data_for_peer(folder: Path) -> Path:
 
 def machine(peer: Path | None) -> dict[str, Any]:
     """The machine that was measured, and the versions of the software."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
     facts = {
-        "processor": model or platform.machine(),
+        "processor": provenance.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "torch": version("torch"),

@@ -1,7 +1,6 @@
 """The site that `make docs` builds."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import unquote
@@ -12,6 +11,7 @@ from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
 from oodbench.version import __version__
 from tests.helpers.algorithms.ours import ours
+from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
 LOADED = re.compile(r'<(?:script|link|img)\b[^>]*\b(?:src|href)="(https?:[^"]+)"')
@@ -21,11 +21,10 @@ LOADED = re.compile(r'<(?:script|link|img)\b[^>]*\b(?:src|href)="(https?:[^"]+)"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` does: a warning is an error. tests/tutorials runs its notebooks."""
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
-    command += ["--define", "nb_execution_mode=off"]
-    done = subprocess.run(
-        [*command, "--jobs", "2", str(ROOT / "docs"), str(out)], capture_output=True, text=True
+    options = (
+        "--fail-on-warning --keep-going --quiet --define nb_execution_mode=off --jobs 2".split()
     )
+    done = python(ROOT, "-m", "sphinx", *options, "docs", str(out))
     assert done.returncode == 0, done.stderr
     return out
 

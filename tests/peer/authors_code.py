@@ -142,13 +142,7 @@ def _t3a(network: Any, hparams: Any) -> Callable[[Tensor], Tensor]:
     code = importlib.import_module("domainbed.adapt_algorithms")
     given = {"filter_K": hparams["supports"], "cached_loader": False}
     adapter = code.T3A((1, 8, 8), 10, 5, given, network)
-
-    def predict(x: Tensor) -> Tensor:
-        with torch.no_grad():
-            logits: Tensor = adapter.predict(x, adapt=True)
-        return logits
-
-    return predict
+    return torch.no_grad()(lambda x: adapter.predict(x, adapt=True))
 
 
 def _tent(network: Any, hparams: Any) -> Callable[[Tensor], Tensor]:
