@@ -4,7 +4,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,14 +17,6 @@ class Row:
     measured: str
     domainbed: str = "-"
     """DomainBed's figure for the same, where there is one."""
-
-
-def spirals_sweep(
-    algorithms: Sequence[str], batch_size: int | Sequence[int], **keys: Any
-) -> dict[str, Any]:
-    """A sweep file on Spirals, with one batch size or one for each draw, and further keys."""
-    rows = [{"name": name, "hparams": {"batch_size": batch_size}} for name in algorithms]
-    return {"name": "bench", "datasets": ["Spirals"], "algorithms": rows, **keys}
 
 
 def paired(

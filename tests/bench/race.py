@@ -34,7 +34,6 @@ from oodbench.results import provenance
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.terminal import commands
-from tests.bench import spirals_sweep
 
 app = commands(__doc__)
 
@@ -109,7 +108,9 @@ def run_ours(batch: str, steps: int, folder: Path) -> Cost:
     """Our sweep; raises UserError if a run has not ended well."""
     counts = {"hparam_draws": DRAWS, "trials": TRIALS}
     every = {"steps": steps, "evaluate_every": EVALUATE_EVERY}
-    sweep = spirals_sweep(ALGORITHMS, BATCHES[batch], **counts, **every, network=NETWORK)
+    rows = [{"name": name, "hparams": {"batch_size": BATCHES[batch]}} for name in ALGORITHMS]
+    keys = {"name": "bench", "datasets": ["Spirals"], "algorithms": rows, "network": NETWORK}
+    sweep = {**keys, **counts, **every}
     file, out = folder / "sweep.yaml", folder / "results"
     file.write_text(yaml.safe_dump(sweep))
     command = [sys.executable, "-m", "oodbench.sweep", "launch", str(file), "--out", str(out)]

@@ -74,17 +74,12 @@ def table(errors: Errors, variant: str) -> list[str]:
     for arm in ARMS:
         for ratio in RATIOS:
             exact = [f"{pooled_error(variant, arm, ratio):.4f}"] if is_known else []
-            erm, irm = (
-                _mean(estimate(of(errors, variant, arm, ratio, label))) for label in ("ERM", "IRM")
-            )
+            both = [estimate(of(errors, variant, arm, ratio, label)) for label in ("ERM", "IRM")]
+            erm, irm = (f"{each.mean:.4f} ± {each.stderr:.4f}" for each in both)
             found = gap(errors, variant, arm, ratio)
             difference = f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
             rows.append([arm, ratio, erm, *exact, irm, difference])
     return [*map(table_row, rows)]
-
-
-def _mean(found: Estimate) -> str:
-    return f"{found.mean:.4f} ± {found.stderr:.4f}"
 
 
 if __name__ == "__main__":

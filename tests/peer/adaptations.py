@@ -77,7 +77,7 @@ def shot(checkout: str, x: Tensor) -> float:
     """Its whole adaptation, at our first weights and in our order."""
     sys.path.insert(0, str(Path(checkout) / "object"))
     sys.modules["cv2"] = mock.MagicMock()  # for pictures of theirs
-    code = importlib.import_module("image_target")
+    code: Any = importlib.import_module("image_target")
     made = network()
     made.classifier.bias.data[1] -= 9  # so that a class is predicted of nothing
     values = {"name": "SHOT", "epochs": EPOCHS, "batch_size": SIZE}
@@ -92,13 +92,11 @@ def shot(checkout: str, x: Tensor) -> float:
         output_dir_src="", dset="office", issave=False,
     )  # fmt: skip
     here: Any = {"cuda": lambda self: self}
+    for name, part in parts.items():
+        setattr(code.network, name, lambda part=part, **_: part)
+    code.data_load = lambda _: loaders
     with mock.patch.multiple(Tensor, **here), mock.patch.multiple(nn.Module, **here):
-        with (
-            mock.patch.object(torch, "load"),
-            mock.patch.object(code, "data_load", lambda _: loaders),
-        ):
-            for name, part in parts.items():
-                setattr(code.network, name, lambda part=part, **_: part)
+        with mock.patch.object(torch, "load"):
             code.train_target(args)
     return float((made.eval()(x) - ours).detach().abs().max())
 
@@ -148,9 +146,8 @@ def arm(checkout: str, x: Tensor) -> float:
     code = importlib.import_module("algorithm.algorithm")
     problem = Problem((2, 8, 8), Task("multiclass", CLASSES), ("a", "b", "c"), 5, sizes=(SIZE,) * 3)
     cls: Any = algorithms.get("ARM")
-    ours = cls(
-        network(), problem, cls.Hparams(batch_size=SIZE, weight_decay=0.1, context_width=8)
-    ).double()
+    values = cls.Hparams(batch_size=SIZE, weight_decay=0.1, context_width=8)
+    ours = cls(network(), problem, values).double()
     ours.optimizers = ours.configure()
     hparams = {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.1}
     hparams |= {"support_size": SIZE, "n_context_channels": 1, "adapt_bn": False}

@@ -90,20 +90,18 @@ def normalised(peer: Any) -> Any:
 def altered(peer: Any, method: str) -> Iterator[None]:
     """What `CASES` says of a method's update is altered; sorting keeps the order of equal classes."""
     misc, sort = importlib.import_module("domainbed.lib.misc"), torch.sort
+    changes: list[tuple[Any, str, Any]] = [(torch, "sort", lambda x: sort(x, stable=True))]
+    if method == "MLDG":
+        ring = misc.random_pairs_of_minibatches
+        changes.append((peer, "split_meta_train_test", lambda xy, _: ring(xy)))
+    if method in ("RDM", "MTL"):
+        name = {"RDM": "cuda", "MTL": "normal_"}[method]
+        changes.append((Tensor, name, lambda self: self))
+    if method == "Fishr":
+        changes += [(peer, "backpack", object()), (peer, "extend", lambda module: module)]
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(torch, "sort", lambda x: sort(x, stable=True)))
-        if method == "MLDG":
-            pairs = mock.patch.object(
-                peer, "split_meta_train_test", lambda xy, _: misc.random_pairs_of_minibatches(xy)
-            )
-            stack.enter_context(pairs)
-        if method == "RDM":
-            stack.enter_context(mock.patch.object(Tensor, "cuda", lambda self: self))
-        if method == "MTL":
-            stack.enter_context(mock.patch.object(Tensor, "normal_", lambda self: self))
-        if method == "Fishr":
-            backpack: dict[str, Any] = {"backpack": object(), "extend": lambda module: module}
-            stack.enter_context(mock.patch.multiple(peer, create=True, **backpack))
+        for change in changes:
+            stack.enter_context(mock.patch.object(*change, create=True))
         yield
 
 

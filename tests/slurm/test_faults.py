@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,16 +78,12 @@ def test_a_sweep_survives_what_happens_on_a_cluster(
     assert "Calling checkpoint method" in logs
 
 
-def test_the_guides_line_brings_back_what_slurm_has_cancelled(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_the_guides_line_brings_back_what_is_cancelled(cluster: Cluster, tmp_path: Path) -> None:
     (line,) = re.findall(r"^ {4}(while .*)$", (ROOT / "docs/guide/slurm.md").read_text(), re.M)
     resources = {"partition": "killed", "cpus": 2, "time": "0:30:00", "runs_per_job": 1}
-    file = tiny_file(
-        tmp_path,
-        **{"name": "mine", "algorithms": ["Slow"], "trials": 3, "plugins": [ODD_METHODS]},
-        **{"steps": 800, "evaluate_every": 200, "resources": resources},
-    )
+    keys: dict[str, Any] = {"name": "mine", "algorithms": ["Slow"], "plugins": [ODD_METHODS]}
+    keys |= {"trials": 3, "steps": 800, "evaluate_every": 200, "resources": resources}
+    file = tiny_file(tmp_path, **keys)
     line = line.replace("mine.yaml", str(file)).replace("python", sys.executable)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SLOW_SECONDS": "0.05"}
     with subprocess.Popen(["bash", "-c", line], cwd=tmp_path, env=environment) as bash:
@@ -124,12 +121,11 @@ def test_a_double_waits_for_its_twin_and_finishes_what_it_leaves(
     cluster.start_node(crashed)
     until(lambda: restarts(cluster, split) and restarts(cluster, dead))
     logs = tmp_path / "out" / "jobs"
-    until(
-        lambda: all(
-            "".join(p.read_text() for p in logs.glob(f"*/{j}_*.out")).count("Starting with") == 2
-            for j in (split, dead)
-        )
-    )
+
+    def starts(job_id: str) -> int:
+        return sum(p.read_text().count("Starting with") for p in logs.glob(f"*/{job_id}_*.out"))
+
+    until(lambda: starts(split) == starts(dead) == 2)
     time.sleep(7)  # longer than the patience with strangers
     now = results.run(run_id).heartbeat()
     assert now is not None and now.pid == beat.pid
