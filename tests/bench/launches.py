@@ -10,15 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from oodbench.results.directory import Directory
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import State
 from oodbench.results.schemas import whole_lines
 from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.bench import Row
-from tests.helpers.results.made import write_run
+from tests.helpers.results.made import Made
 
-ENVIRONMENTS = ("A", "B", "C", "D")
 EVALUATIONS = 20
 
 
@@ -61,45 +60,22 @@ def status_row(folder: Path, count: int = 1000) -> Row:
     return Row(f"status on {count} finished runs, s", "<= 2", f"{statistics.median(seconds):.2f}")
 
 
+class Sweep(Made):
+    """Runs of which an evaluation has 16 values."""
+
+    environments = tuple("ABCDEFGH")
+    name = "bench"
+
+
 def write_sweep(path: Path, count: int) -> None:
     """A results directory with `count` ended runs, at most 5,000, of 20 evaluations of 16 values each."""
-    generator, results = random.Random(0), Directory(path)
-    keys = itertools.product(range(5), range(5), range(5), range(10), ENVIRONMENTS)
-    specs = [
-        RunSpec(
-            dataset=f"Dataset{dataset}",
-            algorithm=f"Method{algorithm}",
-            hparams={"lr": generator.random(), "weight_decay": 0.0, "batch_size": 64},
-            label=f"Method{algorithm}",
-            network="MLP",
-            network_hparams={"width": 256},
-            test_environments=(environment,),
-            draw=draw,
-            trial=trial,
-            steps=2000,
-            evaluate_every=100,
-        )
-        for draw, trial, dataset, algorithm, environment in itertools.islice(keys, count)
-    ]
-    for run in specs:
-        _write_run(results, run, generator)
-    results.write_plan("bench", {}, specs)
-
-
-def _write_run(results: Directory, run: RunSpec, generator: random.Random) -> None:
-    records = []
-    places = list(itertools.product(ENVIRONMENTS, ("in", "out"), ("accuracy", "loss")))
-    for number in range(1, EVALUATIONS + 1):
-        evaluations = [
-            {"environment": e, "split": s, "metric": m, "value": generator.random(), "count": 100}
-            for e, s, m in places
-        ]
-        cost = {"training_seconds": float(number), "evaluation_seconds": 0.1}
-        record = {"step": 100 * number, "train": {}, "cost": cost, "evaluations": evaluations}
-        records.append(record)
-    training = [e for e in ENVIRONMENTS if e not in run.test_environments]
-    provenance = {"oodbench": "bench", "commit": "0" * 40}
-    write_run(results, run, training, records, provenance=provenance)
+    generator, made = random.Random(0), Sweep(path)
+    keys = itertools.product(range(5), range(5), range(5), range(10), "ABCD")
+    for draw, trial, dataset, label, test in itertools.islice(keys, count):
+        names = (f"Dataset{dataset}", f"Method{label}", (test,))
+        steps = range(100, 100 * EVALUATIONS + 1, 100)
+        made.add(*names, trial, lambda *place: generator.random(), draw=draw, steps=steps)
+    made.write_plan()
 
 
 def table_rows(folder: Path, count: int = 5_000) -> list[Row]:

@@ -78,7 +78,9 @@ def rows() -> Iterator[tuple[dict[str, Any], int]]:
 
 @pytest.mark.parametrize(("entry", "copies"), list(rows()), ids=str)
 def test_a_block_of_steps_is_read_once(entry: dict[str, Any], copies: int) -> None:
-    """It copies what is drawn to the device."""
+    """It copies what is drawn to the device. An evaluation with SWAD, which is told a loss before, is read
+    twice.
+    """
     run = run_of(entry)
     with on_device() as watch:
         move_run(run)
@@ -90,19 +92,10 @@ def test_a_block_of_steps_is_read_once(entry: dict[str, Any], copies: int) -> No
         assert watch.copies == copies * STEPS
         assert watch.reads == 1
         assert watch.live == before
-
-
-@pytest.mark.parametrize("average", ["none", "ema", "swad"])
-def test_an_evaluation_is_read_once(average: str) -> None:
-    """With SWAD, which is told a loss before, twice."""
-    run = run_of({"name": "ERM", "average": average})
-    with on_device() as watch:
-        move_run(run)
-        run.run_steps(6)
         watch.forget()
         assert run.evaluate()
         assert not watch.crossings
-        assert watch.reads == (2 if average == "swad" else 1)
+        assert watch.reads == (2 if entry.get("average") == "swad" else 1)
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
