@@ -192,9 +192,9 @@ def lives(tree: Path, stages: list[list[str]], limit_s: int) -> bool:
 
 
 def copy_of_the_tree(tree: Path) -> None:
-    """Copy the files that git knows."""
-    tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
-    for name in tracked.split("\0")[:-1]:
+    """Copy the files that git does not ignore."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.check_output(listed, cwd=ROOT, text=True).split("\0")[:-1]:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tree / name)
 

@@ -18,7 +18,7 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import why_not
 from tests.bench import Row
 
-ROUNDS, STEPS = 3, 600
+STEPS = 600
 SAMPLE = 8
 """The number of runs that are trained one at a time; their time is scaled up to all."""
 QUADRATIC = ("CAD", "CausIRL_MMD", "CondCAD", "MMD", "RDM")
@@ -75,9 +75,7 @@ def median_ratio(runs: list[RunSpec], folder: Path, device: str, rounds: int) ->
     return statistics.median(ratios[1:])
 
 
-def case_rows(
-    folder: Path, device: str = "cpu", rounds: int = ROUNDS, steps: int = STEPS
-) -> list[Row]:
+def case_rows(folder: Path, device: str = "cpu", rounds: int = 3, steps: int = STEPS) -> list[Row]:
     """Runs one at a time against the same as one program, in turn: the ratio of their times."""
     rows = []
     for number, (what, sweep, reach, algorithm, average) in enumerate(CASES):

@@ -129,11 +129,15 @@ class OfTwoClasses(Algorithm):
         return out.risks.max()
 
 
+@pytest.fixture
+def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods are tried on two tasks alone."""
+    monkeypatch.setattr(checks, "TASKS", {kind: TASKS[kind] for kind in ("binary", "multilabel")})
+
+
 @pytest.mark.parametrize("cls", [Staged, Float32])
-def test_a_stage_and_a_constant_of_float32_break_nothing(
-    cls: type[Algorithm], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, "TASKS", {"binary": TASKS["binary"]})
+@pytest.mark.usefixtures("few_tasks")
+def test_a_stage_and_a_constant_of_float32_break_nothing(cls: type[Algorithm]) -> None:
     told: list[str] = []
     check_algorithm(cls, told.append)
     rounded = [line for line in told if "round-off)" in line]
@@ -149,18 +153,15 @@ def test_a_stage_and_a_constant_of_float32_break_nothing(
         (VarianceOfOne, r"has `needs = Needs\(environments=2\)` in its class\."),
     ],
 )
-def test_a_mistake_is_told_once(
-    cls: type[Algorithm], sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kinds = ("binary", "multilabel" if cls is OfTwoClasses else "multiclass")
-    monkeypatch.setattr(checks, "TASKS", {kind: TASKS[kind] for kind in kinds})
+@pytest.mark.usefixtures("few_tasks")
+def test_a_mistake_is_told_once(cls: type[Algorithm], sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence) as told:
         check_algorithm(cls, lambda line: None)
     assert len(str(told.value).splitlines()) == 1
 
 
+@pytest.mark.usefixtures("few_tasks")
 def test_the_command_ends_on_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "TASKS", {"binary": TASKS["binary"]})
     monkeypatch.setattr(algorithms, "_classes", {**dict(algorithms.items()), "Mine": FirstRisk})
     monkeypatch.setenv("COLUMNS", "80")
     kept, broken, unknown = (type_in("conformance", name) for name in ("ERM", "Mine", "Mne"))

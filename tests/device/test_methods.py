@@ -94,9 +94,7 @@ def noise_tensors(algorithm: Algorithm) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cls", "task", "values"), list(cases()))
-def test_a_step_stays_on_the_device(
-    cls: type[Algorithm], task: Task, values: dict[str, Any]
-) -> None:
+def test_a_step_stays_on_a_device(cls: type[Algorithm], task: Task, values: Any) -> None:
     """The steps are the first three and one past every switch.
 
     The third allocates what the second did, in the same order, and leaves no more behind.

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.paths import ROOT
+from tests.mutants import copy_of_the_tree
 
 STEPS = ROOT / "docs" / "tutorials"
 LEFT_OUT = ("git ", "make ", "python -m pytest")
@@ -39,17 +39,11 @@ def follow(page: str, copy: Path, left_out: tuple[str, ...] = LEFT_OUT) -> str:
     return printed
 
 
-def ignored(folder: str, names: list[str]) -> set[str]:
-    """What git ignores of a folder's files and folders."""
-    made = {str(ROOT): {"results"}, str(ROOT / "docs"): {"api", "_build"}}.get(folder, set())
-    return {n for n in names if n in made or n in (".git", ".venv") or n.endswith("cache__")}
-
-
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project's files."""
     folder = tmp_path_factory.mktemp("steps") / "oodbench"
-    shutil.copytree(ROOT, folder, ignore=ignored)
+    copy_of_the_tree(folder)
     return folder
 
 

@@ -89,9 +89,7 @@ def test_a_look_that_was_interrupted_can_be_repeated(here: Path) -> None:
         ("from oodbench.algorithms import no_such", "cannot be imported: ImportError"),
     ],
 )
-def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
-    text: str, words: str, here: Path
-) -> None:
+def test_a_plugin_that_cannot_be_imported_costs_a_line(text: str, words: str, here: Path) -> None:
     (here / "broken_plugin.py").write_text(text)
     with pytest.raises(UserError, match=f"^plug-in 'broken_plugin'.* {words}") as told:
         load_plugins(["broken_plugin"])
@@ -174,9 +172,7 @@ MISSPELT: list[tuple[type, str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("base", "name", "nearest", "value"), MISSPELT)
-def test_what_is_misspelt_is_refused_with_the_right_name(
-    base: type, name: str, nearest: str, value: Any
-) -> None:
+def test_what_is_misspelt_is_refused(base: type, name: str, nearest: str, value: Any) -> None:
     sentence = rf"^the .* Mine defines `{name}`.* `{nearest}`\?.*`_{name}`"
     with pytest.raises(UserError, match=sentence):
         register(base, {name: value})
@@ -233,9 +229,7 @@ class More(Algorithm.Hparams):
         (Algorithm, {"update": lambda self, minibatches: {}}, r"`batch.minibatches\(\)` gives the"),
     ],
 )
-def test_what_would_not_be_called_is_refused(
-    base: type, body: dict[str, Any], sentence: str
-) -> None:
+def test_what_would_not_be_called_is_refused(base: type, body: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=f"^the .* Mine.*{sentence}"):
         register(base, body)
 

@@ -106,9 +106,7 @@ def test_a_plan_a_launch_and_its_errors(here: Path) -> None:
     assert not HIDDEN.search("".join(texts))
 
 
-def test_a_mistake_ends_a_command_with_one_line_and_code_2(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mistake_ends_a_command_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     @exit_on_user_error
     def command(error: Exception | None) -> str:
         if error:

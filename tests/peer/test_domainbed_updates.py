@@ -68,9 +68,8 @@ class EachEnvironment(nn.BatchNorm1d):
     """Batch normalisation of every environment's rows by their own statistics."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat(
-            [super(EachEnvironment, self).forward(rows) for rows in torch.split(x, EXAMPLES)]
-        )
+        forward = super().forward
+        return torch.cat([forward(rows) for rows in torch.split(x, EXAMPLES)])
 
 
 def in_order(step: int, environments: int, examples: int) -> Tensor:

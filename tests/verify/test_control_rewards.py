@@ -10,9 +10,8 @@ from scipy.stats import t
 from oodbench.verify.targets import load_experiment
 from tests.helpers.paths import ROOT
 
-MEASURED: dict[str, list[float]] = json.loads(
-    (ROOT / "tests" / "verify" / "control_rewards.json").read_text()
-)
+FILE = ROOT / "tests" / "verify" / "control_rewards.json"
+MEASURED: dict[str, list[float]] = json.loads(FILE.read_text())
 """Each trial's value, as `oodbench.verify.computations.control` computes it, by name."""
 NAMES = {"V-REx": "VREx", "MM-REx": "MMREx", "the planner with true rewards": "true"}
 
