@@ -11,16 +11,9 @@ from pydantic import TypeAdapter
 
 from oodbench.data.sheet import write_sheet
 from oodbench.datasets import Dataset, datasets, make
+from oodbench.diagnose import head_room
 from oodbench.diagnose.admission import ERM
-from oodbench.diagnose.head_room import (
-    ALONE,
-    CEILING,
-    HeadRoom,
-    has_choice,
-    head_room,
-    show,
-    value_text,
-)
+from oodbench.diagnose.head_room import ALONE, CEILING, HeadRoom, value_text
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.metrics import is_proportion
@@ -67,13 +60,13 @@ def write_page(
             dataset.check()
             _write_picture(dataset)
             options = LaunchOptions(out=out / name, data_dir=data_dir, workers=1)
-            room = head_room(
+            room = head_room.head_room(
                 name, {}, options, steps=steps, draws=draws, trials=trials, references=False
             )
         except UserError as error:  # such as one of files that are not here
             terminal().say(f"{name}: {error}")
             continue
-        show(room, terminal())
+        head_room.show(room, terminal())
         rooms = {**measured(), name: room}
         texts = {n: asdict(rooms[n]) for n in sorted(rooms, key=str.casefold)}
         write_whole(MEASURED, json.dumps(texts, indent=1) + "\n")
@@ -145,7 +138,7 @@ def _unmeasured(rooms: Mapping[str, HeadRoom]) -> Iterator[str]:
         elif metadata.checksums or metadata.folder:
             number = 1
         else:
-            number = 3 if has_choice(make(name, {})) else 2
+            number = 3 if head_room.has_choice(make(name, {})) else 2
         names[REASONS[number]].append(name)
     yield from (f"- {reason}: {', '.join(each)}." for reason, each in names.items() if each)
 

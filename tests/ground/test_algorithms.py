@@ -12,16 +12,8 @@ from torch.nn.utils import parameters_to_vector
 
 import oodbench.algorithms
 from oodbench.algorithms import Algorithm, Batch, Needs, Outputs, Problem, algorithms, why_skipped
-from oodbench.conformance.tiny_problems import (
-    LAST,
-    PLAIN,
-    TASKS,
-    network_step,
-    suited,
-    tiny_algorithm,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.conformance import tiny_problems
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.networks.base import Network
@@ -37,14 +29,14 @@ METHODS = [n for n in OURS if algorithms.get(n).trains_network]
 def solvable(name: str) -> tuple[type[Algorithm], Task]:
     """A method with a task that it can be run on."""
     cls = algorithms.get(name)
-    tasks = (suited(cls, task) for task in TASKS.values())
+    tasks = (tiny_problems.suited(cls, task) for task in TASKS.values())
     return cls, next(task for task in tasks if why_skipped(cls, tiny_problem(task)) is None)
 
 
 def trained(name: str, steps: int = 3, start: int = 0, **values: object) -> list[Tensor]:
     """A method's parameters, buffers and last loss after some updates, with plain gradient descent."""
     cls, task = solvable(name)
-    algorithm = tiny_algorithm(cls, tiny_problem(task), {**PLAIN, **values})
+    algorithm = tiny_algorithm(cls, tiny_problem(task), {**tiny_problems.PLAIN, **values})
     torch.manual_seed(5)
     for step in range(start, start + steps):
         loss = algorithm.train_step(tiny_batch(task, step), step)["loss"]
@@ -64,7 +56,7 @@ def test_an_objective_that_is_not_one_number_is_told(value: str, given: str) -> 
         def objective(self, out: Outputs) -> Tensor:
             return eval(value)  # type: ignore[no-any-return]
 
-    algorithm = tiny_algorithm(Vector, tiny_problem(TASKS["binary"]), PLAIN)
+    algorithm = tiny_algorithm(Vector, tiny_problem(TASKS["binary"]), tiny_problems.PLAIN)
     message = f"^`objective` of Vector must return one number in a tensor, not {given}$"
     with pytest.raises(UserError, match=message):
         algorithm.train_step(tiny_batch(TASKS["binary"], 0), 0)
@@ -80,7 +72,7 @@ def returning(value: str, descend: str = "self.descend(loss, step)") -> Algorith
             eval(descend, names)
             return eval(value, globals(), names)  # type: ignore[no-any-return]
 
-    return tiny_algorithm(Returning, tiny_problem(TASKS["binary"]), PLAIN)
+    return tiny_algorithm(Returning, tiny_problem(TASKS["binary"]), tiny_problems.PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +146,7 @@ def test_the_ported_update_of_the_guide_trains(kind: str) -> None:
     names: dict[str, Any] = {"torch": torch}
     exec(code, names)
     ported = type("Ported", (Algorithm,), {"update": names["update"]})
-    algorithm = tiny_algorithm(ported, tiny_problem(TASKS[kind]), PLAIN)
+    algorithm = tiny_algorithm(ported, tiny_problem(TASKS[kind]), tiny_problems.PLAIN)
     before = weights(algorithm)
     assert algorithm.train_step(tiny_batch(TASKS[kind], 0), 0)["loss"].isfinite()
     assert not all(torch.equal(a, b) for a, b in zip(before, weights(algorithm), strict=True))
@@ -183,12 +175,12 @@ def test_in_bfloat16_the_layers_of_every_network_run_by_autocast(name: str) -> N
     y = batch.y.float() if batch.y.is_floating_point() else batch.y
     for autocast in (None, torch.bfloat16):
         given = replace(problem, autocast=autocast)
-        algorithm = tiny_algorithm(cls, given, PLAIN, dtype=torch.float32)
+        algorithm = tiny_algorithm(cls, given, tiny_problems.PLAIN, dtype=torch.float32)
         layer = next(m for m in algorithm.network.modules() if isinstance(m, nn.Linear))
         if autocast is not None:
             layer.register_forward_hook(lambda module, x, out: seen.add(out.dtype))
-        step = LAST if name == "XRM" else 3  # other networks are trained first
-        steps.append(network_step(algorithm, replace(batch, y=y, **halves), step))
+        step = tiny_problems.LAST if name == "XRM" else 3  # other networks are trained first
+        steps.append(tiny_problems.network_step(algorithm, replace(batch, y=y, **halves), step))
     assert torch.bfloat16 in seen
     assert {p.dtype for p in algorithm.parameters()} == {torch.float32}
     wanted, found = steps
@@ -211,7 +203,7 @@ def test_a_gradient_is_scaled_down_to_the_largest_norm(name: str) -> None:
     cls, task = solvable(name)
     steps = []
     for clip_norm in (0.0, 1e-2, 1e9):
-        values = {**PLAIN, "clip_norm": clip_norm, "weight_decay": 0.3}
+        values = {**tiny_problems.PLAIN, "clip_norm": clip_norm, "weight_decay": 0.3}
         algorithm = tiny_algorithm(cls, tiny_problem(task), values)
         before = parameters_to_vector(algorithm.parameters()).detach()
         algorithm.train_step(tiny_batch(task), 0)

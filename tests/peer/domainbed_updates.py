@@ -20,20 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers.paths import GOLDEN
-from tests.peer import commit_of
-from tests.peer.setting import (
-    ADAM,
-    CASES,
-    CLASSES,
-    ENVIRONMENTS,
-    INPUTS,
-    UPDATES,
-    WIDTH,
-    Normalised,
-    batch,
-    draws,
-    fill,
-)
+from tests.peer import commit_of, setting
+from tests.peer.setting import ADAM, CASES, CLASSES, INPUTS, WIDTH, draws, fill
 
 COMMIT = "b93c22a"
 DIGITS = 13
@@ -82,8 +70,9 @@ def handed(method: str, step: int, y: Tensor) -> Iterator[None]:
 
 def normalised(peer: Any) -> Any:
     """Within it methods are built on a network with batch normalisation."""
-    made: dict[str, Any] = {"Featurizer": lambda shape, hparams: Normalised()}
-    return mock.patch.multiple(peer.networks, **made, ResNet=Normalised)  # URM asks for a known one
+    made: dict[str, Any] = {"Featurizer": lambda shape, hparams: setting.Normalised()}
+    made["ResNet"] = setting.Normalised  # URM asks for a known one
+    return mock.patch.multiple(peer.networks, **made)
 
 
 @contextmanager
@@ -128,7 +117,7 @@ def network(algorithm: Any, method: str) -> nn.Module:
 def built(peer: Any, method: str) -> Any:
     """A method of DomainBed with our weights."""
     values = {**HPARAMS, **CASES[method].theirs}
-    algorithm = getattr(peer, method)((INPUTS,), CLASSES, ENVIRONMENTS, values)
+    algorithm = getattr(peer, method)((INPUTS,), CLASSES, setting.ENVIRONMENTS, values)
     if method == "MTL":
         of_features = nn.Linear(WIDTH, CLASSES)
         of_embedding = nn.Linear(WIDTH, CLASSES, bias=False)
@@ -138,7 +127,7 @@ def built(peer: Any, method: str) -> Any:
             both = torch.cat([of_features.weight, of_embedding.weight], 1)
             algorithm.classifier.weight.copy_(both)
             algorithm.classifier.bias.copy_(of_features.bias)
-        lr, decay = ADAM["lr"] / ENVIRONMENTS, ADAM["weight_decay"] * ENVIRONMENTS
+        lr, decay = ADAM["lr"] / setting.ENVIRONMENTS, ADAM["weight_decay"] * setting.ENVIRONMENTS
         parameters = [*algorithm.featurizer.parameters(), *algorithm.classifier.parameters()]
         algorithm.optimizer = torch.optim.SGD(parameters, lr=lr, weight_decay=decay)
         return algorithm
@@ -158,8 +147,8 @@ def built(peer: Any, method: str) -> Any:
 def parameters_after(peer: Any, method: str) -> list[float]:
     """The network's parameters after the updates; of MTL without the embedding's weights."""
     algorithm = built(peer, method)
-    for step in range(UPDATES):
-        x, y = batch(step)
+    for step in range(setting.UPDATES):
+        x, y = setting.batch(step)
         pairs = list(zip(x, y, strict=True))
         if method == "Fish":
             pairs = [pairs[e] for e in draws(method, step)["order"].tolist()]

@@ -16,22 +16,8 @@ from oodbench.hparams import checked, defaults
 from oodbench.networks.base import Network
 from oodbench.tasks import Task
 from tests.helpers.paths import GOLDEN, ROOT
-from tests.peer.setting import (
-    ADAM,
-    BY_ENVIRONMENT,
-    CASES,
-    CLASSES,
-    ENVIRONMENTS,
-    EXAMPLES,
-    INPUTS,
-    NOT_COMPARED,
-    UPDATES,
-    WIDTH,
-    Normalised,
-    batch,
-    draws,
-    fill,
-)
+from tests.peer import setting
+from tests.peer.setting import CASES, CLASSES, INPUTS, WIDTH, fill
 
 GOLDEN_UPDATES = json.loads((GOLDEN / "domainbed_updates.json").read_text())
 DOMAINBED = """
@@ -60,7 +46,7 @@ class Peer(Network):
         self.hparams, self.num_features = self.Hparams(), WIDTH
         layers = [nn.Linear(INPUTS, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
         plain = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH))
-        self.featurizer = Normalised() if normalised else plain
+        self.featurizer = setting.Normalised() if normalised else plain
         self.classifier = nn.Linear(WIDTH, CLASSES)
 
 
@@ -69,7 +55,7 @@ class EachEnvironment(nn.BatchNorm1d):
 
     def forward(self, x: Tensor) -> Tensor:
         forward = super().forward
-        return torch.cat([forward(rows) for rows in torch.split(x, EXAMPLES)])
+        return torch.cat([forward(rows) for rows in torch.split(x, setting.EXAMPLES)])
 
 
 def in_order(step: int, environments: int, examples: int) -> Tensor:
@@ -80,21 +66,21 @@ def in_order(step: int, environments: int, examples: int) -> Tensor:
 def parameters_after(method: str, normalised: bool) -> Tensor:
     """The parameters of the network after the updates, (P,)."""
     network: Any = Peer(normalised)
-    if normalised and method in BY_ENVIRONMENT:
+    if normalised and method in setting.BY_ENVIRONMENT:
         network.featurizer[1] = EachEnvironment(WIDTH)
     cls: Any = algorithms.get(method)
-    values = {**defaults(cls.Hparams), **ADAM, **PLAIN, **CASES[method].ours}
-    names = tuple(f"e{e}" for e in range(ENVIRONMENTS))
+    values = {**defaults(cls.Hparams), **setting.ADAM, **PLAIN, **CASES[method].ours}
+    names = tuple(f"e{e}" for e in range(setting.ENVIRONMENTS))
     problem = Problem((INPUTS,), Task("multiclass", CLASSES), names, STEPS)
     algorithm = cls(network, problem, checked(cls.Hparams, values, method)).double()
     fill(algorithm.network, "network")
     own = [module for name, module in algorithm.named_children() if name != "network"]
     fill(nn.Sequential(*own), "own")
     algorithm.optimizers = algorithm.configure()
-    for step in range(UPDATES):
-        noise = draws(method, step)
+    for step in range(setting.UPDATES):
+        noise = setting.draws(method, step)
         algorithm.noise = lambda batch, generator, noise=noise: noise
-        algorithm.train_step(Batch(*batch(step)), step)
+        algorithm.train_step(Batch(*setting.batch(step)), step)
     found: Tensor = parameters_to_vector(algorithm.network.parameters()).detach()
     return found
 
@@ -121,7 +107,7 @@ def differences() -> dict[str, str]:
 
 def test_every_method_of_theirs_is_here_and_what_is_equal_is_compared() -> None:
     assert len(DOMAINBED) == 34 and set(DOMAINBED) <= set(algorithms)
-    named = {name for names in NOT_COMPARED for name in names.split(", ")}
+    named = {name for names in setting.NOT_COMPARED for name in names.split(", ")}
     assert not named & CASES.keys() and named | CASES.keys() == {*DOMAINBED}
     differing = differences()
     assert set(differing) < set(DOMAINBED) and all(differing.values())
