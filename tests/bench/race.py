@@ -47,21 +47,9 @@ BATCHES = {"256": [256, 256], "12 and 29": [12, 29]}
 and the quartiles of its random ones, int(2^U(3, 5.5))."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entrant:
-    """One way to run the sweep."""
-
-    name: str
-    loader_workers: int | None = None
-    """Workers of each of the peer's loaders; None: as many as it ships, 8."""
-
-
-OURS = Entrant(name="oodbench")
-ENTRANTS = (
-    OURS,
-    Entrant(name="DomainBed as shipped"),
-    Entrant(name="DomainBed, no loader workers", loader_workers=0),
-)
+OURS = "oodbench"
+PEERS = {"DomainBed as shipped": None, "DomainBed, no loader workers": 0}
+"""Workers of each of the peer's loaders, by entrant; None: as many as it ships, 8."""
 
 
 @dataclass(frozen=True)
@@ -120,15 +108,13 @@ def run_ours(batch: str, steps: int, folder: Path) -> Cost:
     return cost
 
 
-def run_peer(
-    peer: Path, python: Path, entrant: Entrant, batch: str, steps: int, folder: Path
-) -> Cost:
+def run_peer(peer: Path, python: Path, name: str, batch: str, steps: int, folder: Path) -> Cost:
     """The sweep of a checkout of DomainBed; raises UserError if a run has not ended well."""
     folder = folder.resolve()  # its runs have another working directory
     out = folder / "results"
     race = {
         "data": str(_data_for_peer(folder)),
-        "loader_workers": entrant.loader_workers,
+        "loader_workers": PEERS[name],
         "evaluate_every": EVALUATE_EVERY,
         "batch_sizes": BATCHES[batch],
         "network": {"mlp_width": WIDTH, "mlp_depth": DEPTH, "mlp_dropout": 0.0},
@@ -199,7 +185,7 @@ def table(laps: Sequence[Lap]) -> str:
         laps_of.setdefault((lap.batch, lap.entrant), []).append(lap)
     rows = []
     for (batch, entrant), rounds in laps_of.items():
-        ours = _medians(laps_of[batch, OURS.name])
+        ours = _medians(laps_of[batch, OURS])
         wall, cpu, memory = _medians(rounds)
         cells = [f"{wall:.1f}", f"{wall / ours[0]:.1f}", f"{cpu:.0f}", f"{cpu / ours[1]:.1f}"]
         cells += [f"{3600 * RUNS / wall:.0f}", f"{memory:.0f}"]
@@ -233,18 +219,18 @@ def race(
     facts = machine(domainbed)
     notes = "".join(f"\n{key}: {value}" for key, value in facts.items())
     laps: list[Lap] = []
-    entrants = ENTRANTS if domainbed else (OURS,)
+    entrants = (OURS, *PEERS) if domainbed else (OURS,)
     for _, batch, entrant in itertools.product(range(rounds), BATCHES, entrants):
         folder = out / "lap"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         load = os.getloadavg()[0]
-        if domainbed is None or entrant is OURS:
+        if domainbed is None or entrant == OURS:
             cost = run_ours(batch, steps, folder)
         else:
             cost = run_peer(domainbed, python.absolute(), entrant, batch, steps, folder)
-        laps.append(Lap(entrant.name, batch, cost, load))
-        print(f"{entrant.name}, batch {batch}: {cost.wall_seconds:.1f} s", flush=True)
+        laps.append(Lap(entrant, batch, cost, load))
+        print(f"{entrant}, batch {batch}: {cost.wall_seconds:.1f} s", flush=True)
         figures = {"machine": facts, "steps": steps, "laps": [asdict(lap) for lap in laps]}
         (out / "race.json").write_text(json.dumps(figures, indent=1) + "\n")
         (out / "race.md").write_text(f"{table(laps)}\n{notes}\n")

@@ -139,8 +139,8 @@ def forgotten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def register(base: type, body: dict[str, Any]) -> None:
     """Registers a class of the user's, `Mine`."""
-    (engine,) = (each for each in REGISTER if each is base) if base in REGISTER else (Algorithm,)
-    REGISTER[engine](type("Mine", (base,), {"__module__": "mine", **body}))
+    registered = REGISTER.get(base, REGISTER[Algorithm])
+    registered(type("Mine", (base,), {"__module__": "mine", **body}))
 
 
 def hook(self: Any, one: Any) -> Any: ...
