@@ -92,9 +92,9 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a test, as the working directory, where imports are looked up first."""
+    """The folder of a test, as the working directory; what it puts on `sys.path` is taken off again."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path
 
 

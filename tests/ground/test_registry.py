@@ -58,24 +58,31 @@ def test_a_class_of_another_base_is_refused_with_the_base() -> None:
             registry.add("One")(One)
 
 
-def test_an_entry_point_that_fails_is_named_at_every_look(here: Path) -> None:
-    installed(here, "things", "absent_methods")
+@pytest.fixture
+def folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, where imports are looked up first."""
+    monkeypatch.syspath_prepend(here)
+    return here
+
+
+def test_an_entry_point_that_fails_is_named_at_every_look(folder: Path) -> None:
+    installed(folder, "things", "absent_methods")
     registry: Registry[type] = Registry("thing", "builtins.object", "oodbench.things")
     for _ in range(2):
         with pytest.raises(UserError, match="'absent_methods' needs the missing 'abs"):
             registry.get("One")
-    (here / "absent_methods.py").write_text("raise SystemExit('no')")
+    (folder / "absent_methods.py").write_text("raise SystemExit('no')")
     with pytest.raises(UserError, match="entry point 'absent_methods' asks to exit when it is imp"):
         Registry[type]("thing", "builtins.object", "oodbench.things").get("One")
 
 
-def test_a_look_that_was_interrupted_can_be_repeated(here: Path) -> None:
-    installed(here, "things", "slow_methods")
-    (here / "slow_methods.py").write_text("raise KeyboardInterrupt")
+def test_a_look_that_was_interrupted_can_be_repeated(folder: Path) -> None:
+    installed(folder, "things", "slow_methods")
+    (folder / "slow_methods.py").write_text("raise KeyboardInterrupt")
     registry: Registry[type] = Registry("thing", "builtins.object", "oodbench.things")
     with pytest.raises(KeyboardInterrupt):
         registry.get("Unheard")
-    (here / "slow_methods.py").write_text("")
+    (folder / "slow_methods.py").write_text("")
     with pytest.raises(UserError, match="unknown thing 'Unheard'"):
         registry.get("Unheard")
 
@@ -89,17 +96,17 @@ def test_a_look_that_was_interrupted_can_be_repeated(here: Path) -> None:
         ("from oodbench.algorithms import no_such", "cannot be imported: ImportError"),
     ],
 )
-def test_a_plugin_that_cannot_be_imported_costs_a_line(text: str, words: str, here: Path) -> None:
-    (here / "broken_plugin.py").write_text(text)
+def test_a_plugin_that_cannot_be_imported_costs_a_line(text: str, words: str, folder: Path) -> None:
+    (folder / "broken_plugin.py").write_text(text)
     with pytest.raises(UserError, match=f"^plug-in 'broken_plugin'.* {words}") as told:
         load_plugins(["broken_plugin"])
-    assert "\n" not in str(told.value) and len(str(told.value)) < 300 + len(str(here))
+    assert "\n" not in str(told.value) and len(str(told.value)) < 300 + len(str(folder))
 
 
-def test_a_missing_plugin_may_be_one_folder_below(here: Path) -> None:
+def test_a_missing_plugin_may_be_one_folder_below(folder: Path) -> None:
     for file in ("study/below_plugin.py", "my-study/lone_plugin.py"):
-        (here / file).parent.mkdir()
-        (here / file).touch()
+        (folder / file).parent.mkdir()
+        (folder / file).touch()
     with pytest.raises(UserError, match=r"'below_plugin'.*; did you mean study\.below_plugin\?$"):
         load_plugins(["below_plugin"])
     with pytest.raises(UserError, match=r"'lone_plugin' in [^?]+$"):  # no module can be in my-study
@@ -107,9 +114,9 @@ def test_a_missing_plugin_may_be_one_folder_below(here: Path) -> None:
     load_plugins(["study.below_plugin"])
 
 
-def test_a_class_of_a_plug_in_that_is_not_registered_is_told(here: Path) -> None:
+def test_a_class_of_a_plug_in_that_is_not_registered_is_told(folder: Path) -> None:
     code = "from oodbench.algorithms import Algorithm\nclass Bare(Algorithm):\n    pass"
-    (here / "bare_plugin.py").write_text(code)
+    (folder / "bare_plugin.py").write_text(code)
     load_plugins(["bare_plugin"])
     sentence = r"^Bare, .*bare_plugin\.py:2 is not registered: put .*` of `oodbench.algorithms"
     with pytest.raises(UserError, match=sentence):
