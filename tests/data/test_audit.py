@@ -1,6 +1,6 @@
 """Tests of oodbench.data.audit."""
 
-import json
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from oodbench.train.settings import TrainSettings
 
 SIZE = 90
 """The rows of each environment."""
+COUNT = 3 * SIZE
 
 
 def frame(seed: int = 0) -> pd.DataFrame:
@@ -32,12 +33,12 @@ def frame(seed: int = 0) -> pd.DataFrame:
     place = np.repeat(np.arange(3), SIZE)
     return pd.DataFrame(
         {
-            "age": draw.integers(18, 95, 3 * SIZE),
-            "income": np.exp(draw.normal(10, 1, 3 * SIZE)).round(),
-            "year": draw.integers(1990, 2020, 3 * SIZE),
-            "height": draw.normal(170, 9, 3 * SIZE).round(1) + 5 * place,
-            "ward": draw.choice([f"ward {i}" for i in range(9)], 3 * SIZE),
-            "target": draw.choice(["yes", "no"], 3 * SIZE),
+            "age": draw.integers(18, 95, COUNT),
+            "income": np.exp(draw.normal(10, 1, COUNT)).round(),
+            "year": draw.integers(1990, 2020, COUNT),
+            "height": draw.normal(170, 9, COUNT).round(1) + 5 * place,
+            "ward": draw.choice([f"ward {i}" for i in range(9)], COUNT),
+            "target": draw.choice(["yes", "no"], COUNT),
             "environment": np.array(["A", "B", "C"])[place],
         }
     )
@@ -51,6 +52,12 @@ def found(folder: Path, data: pd.DataFrame, **options: Any) -> dict[str, list[Fi
     for finding in audit_of(dataset, inspect(dataset)):
         by_kind.setdefault(finding.kind, []).append(finding)
     return by_kind
+
+
+def only(folder: Path, data: pd.DataFrame, kind_of_finding: str, **options: Any) -> Finding:
+    """The one finding of a kind on a table."""
+    (finding,) = found(folder, data, **options)[kind_of_finding]
+    return finding
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -90,7 +97,7 @@ def test_groups_in_several_environments(tmp_path: Path, column: str) -> None:
 
 
 def test_dropped_groups_are_in_no_split_of_a_training_environment(tmp_path: Path) -> None:
-    data = frame().assign(patient=[f"P{i * 7 % 200}" for i in range(3 * SIZE)])
+    data = frame().assign(patient=[f"P{i * 7 % 200}" for i in range(COUNT)])
     data.to_csv(tmp_path / "t.csv", index=False)
     patients = {n: data.loc[data["environment"] == n, "patient"].to_numpy() for n in "ABC"}
     options = {"file": "t.csv", "group": "patient", "group_across": "drop"}
@@ -131,7 +138,7 @@ def leaks(data: pd.DataFrame) -> dict[str, Any]:
 def test_a_column_that_tells_the_class(tmp_path: Path, column: str) -> None:
     data = frame()
     cells = leaks(data)[column]
-    (finding,) = found(tmp_path, data.assign(**{column: cells}))["a telling column"]
+    finding = only(tmp_path, data.assign(**{column: cells}), "a telling column")
     assert finding.example == column and finding.counts["score"] > 0.99
     assert "alone tells the target" in finding.sentence
     rare = data.assign(target=np.where(np.arange(len(data)) < 5, "yes", "no"))
@@ -140,9 +147,9 @@ def test_a_column_that_tells_the_class(tmp_path: Path, column: str) -> None:
 
 @pytest.mark.parametrize("of_target", [np.exp, lambda y: (9 / 5 * y + 32).round(2), np.negative])
 def test_a_column_that_tells_a_number(tmp_path: Path, of_target: Any) -> None:
-    data = frame().assign(target=np.random.default_rng(0).normal(size=3 * SIZE))
+    data = frame().assign(target=np.random.default_rng(0).normal(size=COUNT))
     same = data.assign(same=of_target(data["target"]))
-    (finding,) = found(tmp_path, same, kind="real")["a telling column"]
+    finding = only(tmp_path, same, "a telling column", kind="real")
     assert finding.example == "same" and finding.counts["score"] > 0.99
     noise = np.random.default_rng(1).normal(size=len(data))
     related = data.assign(same=data["target"] + 0.5 * data["height"] + noise)
@@ -150,17 +157,13 @@ def test_a_column_that_tells_a_number(tmp_path: Path, of_target: Any) -> None:
 
 
 def test_columns_whose_sum_is_the_target(tmp_path: Path) -> None:
-    data = frame()
     draw = np.random.default_rng(0)
-    parts = {
-        name: draw.poisson(rate, len(data)) for name, rate in (("casual", 20), ("regular", 50))
-    }
-    data = data.assign(**parts, target=parts["casual"] + parts["regular"])
-    (finding,) = found(tmp_path, data, kind="real")["a telling column"]
-    assert "the target is a weighted sum of 'casual', 'regular'" in finding.sentence
+    parts = {"casual": draw.poisson(20, COUNT), "regular": draw.poisson(50, COUNT)}
+    data = frame().assign(**parts, target=parts["casual"] + parts["regular"])
     gaps = data.assign(casual=data["casual"].where(data.index % 9 > 0))
-    (finding,) = found(tmp_path, gaps, kind="real", missing="median")["a telling column"]
-    assert "the target is a weighted sum of 'casual', 'regular'" in finding.sentence
+    for each in (data, gaps):
+        finding = only(tmp_path, each, "a telling column", kind="real", missing="median")
+        assert "the target is a weighted sum of 'casual', 'regular'" in finding.sentence
     few = frame().groupby("environment").head(8)
     noise = {f"noise {i}": draw.normal(size=len(few)) for i in range(20)}
     few = few.assign(**noise, target=draw.normal(size=len(few)))
@@ -169,54 +172,69 @@ def test_columns_whose_sum_is_the_target(tmp_path: Path) -> None:
     assert found(tmp_path, rounded, kind="real") == {}
 
 
-def test_a_line_tells_a_number_in_few_rows(tmp_path: Path) -> None:
+def test_a_line_or_a_curve_tells_a_number_in_few_rows(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     few = frame().groupby("environment").head(40)
     few = few.assign(target=draw.normal(size=len(few)) ** 3)
-    line = few.assign(line=3.3 * few["target"] + 0.02 * draw.normal(size=len(few)))
-    (finding,) = found(tmp_path, line, kind="real")["a telling column"]
-    assert finding.example == "line"
-    (finding,) = found(tmp_path, few.assign(curve=np.cbrt(few["target"])), kind="real")[
-        "a telling column"
-    ]
-    assert finding.example == "curve"
+    line, curve = 3.3 * few["target"] + 0.02 * draw.normal(size=len(few)), np.cbrt(few["target"])
+    for each in (few.assign(same=line), few.assign(same=curve)):
+        assert only(tmp_path, each, "a telling column", kind="real").example == "same"
 
 
-@pytest.mark.parametrize(
-    ("name", "cells"),
-    [
-        ("serial", lambda draw, size: draw.permutation(size) + 5000),
-        ("patient_id", lambda draw, size: draw.integers(0, size // 3, size)),
-        (
-            "number",
-            lambda draw, size: np.arange(size) // SIZE * 10_000 + draw.integers(0, 400, size),
-        ),
-    ],
-)
-def test_whole_numbers_that_look_like_identifiers(tmp_path: Path, name: str, cells: Any) -> None:
-    data = frame()
-    numbers = cells(np.random.default_rng(0), len(data))
-    (finding,) = found(tmp_path, data.assign(**{name: numbers}))["an identifier"]
+def numbered(draw: np.random.Generator, count: int = 60, letters: str = "P") -> list[str]:
+    """Texts such as P0012, up to a number."""
+    return [f"{letters[n % len(letters)]}{n:04}" for n in draw.integers(0, count, COUNT)]
+
+
+Cells = dict[str, Callable[[np.random.Generator], Any]]
+IDENTIFIERS: Cells = {
+    "serial": lambda draw: draw.permutation(COUNT) + 5000,
+    "patient_id": lambda draw: draw.integers(0, COUNT // 3, COUNT),
+    "number": lambda draw: np.arange(COUNT) // SIZE * 10_000 + draw.integers(0, 400, COUNT),
+    "subject_id": lambda draw: draw.integers(1, 13, COUNT),
+    "timestamp": lambda draw: 1.67e9 + 1e5 * np.arange(COUNT) + draw.random(COUNT),
+    "patient": lambda draw: ["", *numbered(draw)[1:]],
+    "Sample ID": lambda draw: ["", *numbered(draw)[1:]],
+    "code": lambda draw: ["", *numbered(draw)[1:]],
+}
+
+
+@pytest.mark.parametrize("name", IDENTIFIERS)
+def test_a_column_that_looks_like_an_identifier(tmp_path: Path, name: str) -> None:
+    cells = IDENTIFIERS[name](np.random.default_rng(0))
+    finding = only(tmp_path, frame().assign(**{name: cells}), "an identifier")
     assert finding.example == name and "looks like an identifier" in finding.sentence
 
 
-@pytest.mark.parametrize("name", ["patient", "Sample ID", "code"])
-def test_texts_that_look_like_identifiers(tmp_path: Path, name: str) -> None:
-    data = frame()
-    texts = [f"P{i:04}" for i in np.random.default_rng(0).integers(0, 60, len(data))]
-    texts[0] = ""
-    (finding,) = found(tmp_path, data.assign(**{name: texts}))["an identifier"]
-    assert finding.example == name
-    few = [f"P{i:04}" for i in np.random.default_rng(0).integers(0, 8, len(data))]
-    assert not found(tmp_path, data.assign(**{name: few}))
-    several = [f"{'EI'[i % 2]}{i:03}" for i in np.random.default_rng(0).integers(0, 60, len(data))]
-    assert not found(tmp_path, data.assign(diagnosis=several))
+def around(means: list[float], spread: float) -> Callable[[np.random.Generator], Any]:
+    """Numbers around a mean of each environment."""
+    return lambda draw: np.repeat(means, SIZE) + draw.normal(0, spread, COUNT)
+
+
+MEASUREMENTS: Cells = {
+    "balance": lambda draw: np.repeat([1, 1, 9], SIZE) * draw.normal(2, 1, COUNT),
+    "response_time": lambda draw: draw.gamma(2, 0.4, COUNT).round(3),
+    "subject": lambda draw: draw.choice([*"abcdefghijk"], COUNT),
+    "patient": lambda draw: numbered(draw, count=8),
+    "diagnosis": lambda draw: numbered(draw, letters="EI"),
+    "weight": lambda draw: draw.integers(1, 13, COUNT) + 0.5,
+    "altitude": around([300, 483, 760], 9),
+    "latitude": around([30, 30, 50], 1),
+    "brightness": lambda draw: np.repeat([1, 4, 16], SIZE) * draw.normal(9, 1, COUNT),
+    "warmth": around([20, 20, 32], 1),
+}
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_measurements_that_look_like_other_things(tmp_path: Path, name: str) -> None:
+    cells = MEASUREMENTS[name](np.random.default_rng(0))
+    assert found(tmp_path, frame().assign(**{name: cells})) == {}
 
 
 def test_columns_that_mark_a_class_each_tell_the_target(tmp_path: Path) -> None:
-    data = frame().assign(target=np.random.default_rng(1).choice(["r", "g", "b"], 3 * SIZE))
+    data = frame().assign(target=np.random.default_rng(1).choice(["r", "g", "b"], COUNT))
     marks = {f"is_{c}": (data["target"] != c).astype(int) for c in "rg"}
-    (finding,) = found(tmp_path, data.assign(**marks))["a telling column"]
+    finding = only(tmp_path, data.assign(**marks), "a telling column")
     assert "'is_r', 'is_g' tell the target together" in finding.sentence
     assert not found(tmp_path, data.assign(is_r=marks["is_r"]))
 
@@ -226,11 +244,7 @@ def test_a_column_that_repeats_the_environment(tmp_path: Path, values: list[Any]
     data = frame()
     kinds = found(tmp_path, data.assign(site=np.repeat(values, SIZE)))
     (finding,) = kinds.pop("an environment column")
-    assert (
-        not kinds
-        and finding.example == "site"
-        and "'site' repeats the environment" in finding.sentence
-    )
+    assert not kinds and "'site' repeats the environment" in finding.sentence
     for other in (np.repeat([*values[:2], values[0]], SIZE), np.roll(np.repeat(values, SIZE), 9)):
         kinds = found(tmp_path, data.assign(site=other))
         assert not kinds.keys() - {"unseen categories"}, other
@@ -245,10 +259,8 @@ def test_columns_that_nearly_or_together_repeat_the_environment(tmp_path: Path, 
     else:
         codes = data["environment"].map({"A": 1, "B": 2, "C": 3})
         data, first = data.assign(site=codes.where(data.index != 5, 3)), "site"
-    (finding,) = found(tmp_path, data)["an environment column"]
-    assert (
-        finding.example == first and "the environment: each environment has one" in finding.sentence
-    )
+    finding = only(tmp_path, data, "an environment column")
+    assert finding.example == first and "environment: each environment has one" in finding.sentence
     copies = data[data["environment"] == "A"].head(20).assign(environment="C", site_A=0, site_C=1)
     (first_copy, *_) = found(tmp_path, pd.concat([data, copies[data.columns]]))["copies"]
     assert first_copy.counts["examples"] == 20
@@ -268,35 +280,6 @@ def test_dummies_are_found_beside_a_code_of_the_environment(tmp_path: Path) -> N
     assert "'site_C' together repeat the environment" in kinds[1].sentence
 
 
-@pytest.mark.parametrize(
-    ("name", "cells"),
-    [
-        ("balance", lambda draw, place: np.array([1, 1, 9])[place] * draw.normal(2, 1, len(place))),
-        ("response_time", lambda draw, place: draw.gamma(2, 0.4, len(place)).round(3)),
-        ("subject", lambda draw, place: draw.choice([*"abcdefghijk"], len(place))),
-        (
-            "altitude",
-            lambda draw, place: np.array([300, 483, 760])[place] + draw.normal(0, 9, len(place)),
-        ),
-        (
-            "latitude",
-            lambda draw, place: np.array([30, 30, 50])[place] + draw.normal(0, 1, len(place)),
-        ),
-        (
-            "brightness",
-            lambda draw, place: np.array([1, 4, 16])[place] * draw.normal(9, 1, len(place)),
-        ),
-        (
-            "warmth",
-            lambda draw, place: np.array([20, 20, 32])[place] + draw.normal(0, 1, len(place)),
-        ),
-    ],
-)
-def test_measurements_that_look_like_other_things(tmp_path: Path, name: str, cells: Any) -> None:
-    values = cells(np.random.default_rng(0), np.repeat(np.arange(3), SIZE))
-    assert found(tmp_path, frame().assign(**{name: values})) == {}
-
-
 def test_copies_have_identifiers_of_their_own(tmp_path: Path) -> None:
     data = frame()
     copies = data[data["environment"] == "A"].head(20).assign(environment="C")
@@ -306,25 +289,17 @@ def test_copies_have_identifiers_of_their_own(tmp_path: Path) -> None:
 
 
 def test_identifiers_alone_are_no_equal_inputs(tmp_path: Path) -> None:
-    data = frame().assign(record_id=np.random.default_rng(0).permutation(10**6)[: 3 * SIZE])
+    data = frame().assign(record_id=np.random.default_rng(0).permutation(10**6)[:COUNT])
     assert {*found(tmp_path, data, features=["record_id"])} == {"an identifier"}
 
 
 def test_categories_that_one_environment_alone_has(tmp_path: Path) -> None:
     data = frame()
     words = np.random.default_rng(0).choice(["male", "female"], len(data))
-    of_c = data["environment"] == "C"
-    (finding,) = found(tmp_path, data.assign(sex=np.where(of_c, np.char.upper(words), words)))[
-        "unseen categories"
-    ][:1]
-    assert (finding.environments, finding.example, finding.counts) == (
-        ("C",),
-        "sex",
-        {"examples": 90},
-    )
-    assert (
-        "has 'FEMALE', 'MALE' of 'sex', which 90 of the 90 examples of 'C' have" in finding.sentence
-    )
+    sexes = np.where(data["environment"] == "C", np.char.upper(words), words)
+    first = found(tmp_path, data.assign(sex=sexes))["unseen categories"][0]
+    assert (first.environments, first.example, first.counts) == (("C",), "sex", {"examples": 90})
+    assert "'FEMALE', 'MALE' of 'sex', which 90 of the 90 examples of 'C' have" in first.sentence
     few = data.assign(sex=np.where(np.arange(len(data)) > len(data) - 9, "other", words))
     assert found(tmp_path, few) == {}
 
@@ -346,42 +321,38 @@ def test_an_environment_in_other_units(
     tmp_path: Path, low: float, spread: float, factor: float, offset: float
 ) -> None:
     data = frame()
+    there = data["environment"] == "B"
     values = np.abs(np.random.default_rng(0).normal(low, spread, len(data)))
-    in_other = np.where(data["environment"] == "B", factor * values + offset, values)
-    (finding,) = found(tmp_path, data.assign(measured=in_other.round(4)))["another unit"]
+    in_other = data.assign(measured=np.where(there, factor * values + offset, values).round(4))
+    finding = only(tmp_path, in_other, "another unit")
     assert finding.example == "measured" and "its unit may be another one there" in finding.sentence
     assert finding.environments[0] == "B"
-    shifted = np.where(data["environment"] == "B", values + 4 * spread, values)
+    assert finding.counts["times"] == pytest.approx(factor + offset / low, rel=0.1)
+    shifted = np.where(there, values + 4 * spread, values)
     assert found(tmp_path, data.assign(measured=shifted.round(4))) == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "cells"),
-    [
-        ("subject_id", lambda draw, size: draw.integers(1, 13, size)),
-        ("timestamp", lambda draw, size: 1.67e9 + 1e5 * np.arange(size) + draw.random(size)),
-    ],
-)
-def test_identifiers_by_name(tmp_path: Path, name: str, cells: Any) -> None:
+def test_the_target_may_be_in_another_unit_and_widely_spread_numbers_are_not(
+    tmp_path: Path,
+) -> None:
     data = frame()
-    numbers = cells(np.random.default_rng(0), len(data))
-    (finding,) = found(tmp_path, data.assign(**{name: numbers}))["an identifier"]
-    assert finding.example == name
-    assert found(tmp_path, data.assign(weight=numbers % 13 + 0.5)) == {}
+    there = data["environment"] == "B"
+    wide = data.assign(income=data["income"] * (1 + 9 * there))
+    assert "another unit" not in found(tmp_path, wide)
+    target = data.drop(columns="height").assign(target=data["height"] * np.where(there, 100, 1))
+    assert only(tmp_path, target, "another unit", kind="real").example == "target"
 
 
-def test_a_files_split_that_divides_groups_is_said_in_plans(tmp_path: Path) -> None:
-    data = frame().assign(patient=[f"P{i // 2}" for i in range(3 * SIZE)])
-    halves = np.resize(["in", "out"], len(data))
-    data.assign(split=halves).to_csv(tmp_path / "t.csv", index=False)
-    entry = {"name": "Table", "file": "t.csv", "group": "patient"}
-    values = {"name": "s", "datasets": [entry], "algorithms": ["ERM"], "trials": 1}
-    notes = make_plan(validate(values, "s"), tmp_path).notes
-    assert any("45 groups of 'A' are in its in and its out split" in note for note in notes)
+def test_a_column_without_a_cell_in_an_environment(tmp_path: Path) -> None:
+    data = frame()
+    for place, named in (("B", ["B"]), ("A", ["A", "B"])):
+        data.loc[data["environment"] == place, "height"] = np.nan
+        kinds = found(tmp_path, data, missing="mean")["an empty column"]
+        assert [(f.environments, f.example) for f in kinds] == [((n,), "height") for n in named]
 
 
 def test_few_examples_of_groups_classes_and_environments(tmp_path: Path) -> None:
-    data = frame().assign(sex=np.resize(["f", "m"], 3 * SIZE))
+    data = frame().assign(sex=np.resize(["f", "m"], COUNT))
     data.loc[SIZE, ["sex", "target"]] = "other", "yes"
     kinds = found(tmp_path, data, attribute="sex")
     (small,) = kinds.pop("small group")
@@ -390,43 +361,30 @@ def test_few_examples_of_groups_classes_and_environments(tmp_path: Path) -> None
     data.loc[:6, "target"] = "rare"
     data.loc[data.index[-70:], "environment"] = "A"
     kinds = found(tmp_path, data.drop(columns="sex"))
-    assert [f.environments for f in kinds["small class"]][:1] == [("A",)] or kinds["small class"]
+    assert kinds["small class"]
     assert kinds["small environment"][0].sentence.startswith("environment 'C' has 20 examples")
 
 
-def test_columns_of_other_units_or_without_a_cell_in_an_environment(tmp_path: Path) -> None:
-    data = frame().assign(sum=lambda d: d["height"] * 7)
-    there = data["environment"] == "B"
-    data.loc[there, "height"] /= 100
-    (unit,) = found(tmp_path, data)["another unit"]
-    assert (unit.environments[1], unit.example) == ("B", "height")
-    assert 90 < unit.counts["times"] < 110
-    assert "another unit" not in found(
-        tmp_path, frame().assign(income=lambda d: d["income"] * (1 + 9 * there))
-    )
-    data.loc[there, "sum"] *= 1000
-    real = found(tmp_path, data.drop(columns=["target", "height"]), target="sum", kind="real")
-    assert [f.example for f in real["another unit"]] == ["target"]
-    data = frame()
-    data.loc[there, "height"] = np.nan
-    (empty,) = found(tmp_path, data, missing="mean")["an empty column"]
-    assert (empty.environments, empty.example) == (("B",), "height")
-    data.loc[data["environment"] == "A", "height"] = np.nan
-    of_two = found(tmp_path, data, missing="mean")["an empty column"]
-    assert [f.environments for f in of_two] == [("A",), ("B",)]
+def pictures(
+    root: Path, drawn: Callable[[], Image.Image], count: int = 20, ending: str = "png"
+) -> None:
+    """Pictures of two classes in two environments."""
+    for place, name in itertools.product("AB", "xy"):
+        (root / place / name).mkdir(parents=True)
+        for i in range(count):
+            drawn().save(root / place / name / f"{i}.{ending}", quality=92)
 
 
-def pictures(root: Path) -> None:
-    """Two classes of noise in two environments, which have three pictures in common."""
+def noise(side: int) -> Callable[[], Image.Image]:
+    """Draws pictures of noise."""
     draw = np.random.default_rng(0)
-    for place in ("A", "B"):
-        for name in ("x", "y"):
-            (root / place / name).mkdir(parents=True)
-            for i in range(20):
-                pixels = draw.integers(0, 255, (8, 8, 3)).astype("uint8")
-                Image.fromarray(pixels).save(root / place / name / f"{i}.png")
-    for i in range(3):
-        (root / "B" / "x" / f"{i}.png").write_bytes((root / "A" / "y" / f"{i}.png").read_bytes())
+    return lambda: Image.fromarray(draw.integers(0, 255, (side, side, 3)).astype("uint8"))
+
+
+def of_pictures(root: Path, kind: str) -> list[Finding]:
+    """The findings of a kind on pictures."""
+    dataset = make("ImageFolder", {"root": str(root)})
+    return [f for f in audit_of(dataset, inspect(dataset)) if f.kind == kind]
 
 
 def planned(folder: Path, dataset: dict[str, str], **keys: Any) -> Plan:
@@ -435,26 +393,35 @@ def planned(folder: Path, dataset: dict[str, str], **keys: Any) -> Plan:
 
 
 def test_plans_say_what_changes_a_number_and_keep_all(tmp_path: Path) -> None:
-    pictures(tmp_path / "pictures")
+    root = tmp_path / "pictures"
+    pictures(root, noise(8))
+    for i in range(3):
+        (root / "B" / "x" / f"{i}.png").write_bytes((root / "A" / "y" / f"{i}.png").read_bytes())
     dataset = {"name": "ImageFolder", "root": "pictures", "label": "p"}
     for _ in range(2):  # the second plan reads no file
         plan = planned(tmp_path, dataset, network="ConvNet")
         several, copies = plan.findings["p"]
-        assert several.sentence.startswith(
-            "3 pictures of 'A', 3 pictures of 'B' have other classes"
-        )
+        said = "3 pictures of 'A', 3 pictures of 'B' have other classes"
+        assert several.sentence.startswith(said)
         assert copies.counts == {"examples": 3, "of": 40}
         assert {f"p: {each.sentence}" for each in (several, copies)} <= {*plan.notes}
 
 
-def test_a_class_that_an_out_split_lacks(tmp_path: Path) -> None:
+def test_a_class_that_an_out_split_lacks_is_said_in_plans(tmp_path: Path) -> None:
     data = frame()
     data.loc[:1, "target"] = "rare"
     data.to_csv(tmp_path / "t.csv", index=False)
     plan = planned(tmp_path, {"name": "Table", "file": "t.csv"}, trials=6)
     (lacking,) = [f for f in plan.findings["t"] if f.kind == "lacking class"]
     assert lacking.environments == ("A",) and 1 <= lacking.counts["rare"] <= 6
-    assert json.dumps(lacking.counts) and f"t: {lacking.sentence}" in plan.notes
+    assert f"t: {lacking.sentence}" in plan.notes
+
+
+def test_a_files_split_that_divides_groups_is_said_in_plans(tmp_path: Path) -> None:
+    data = frame().assign(patient=[f"P{i // 2}" for i in range(COUNT)])
+    data.assign(split=np.resize(["in", "out"], COUNT)).to_csv(tmp_path / "t.csv", index=False)
+    notes = planned(tmp_path, {"name": "Table", "file": "t.csv", "group": "patient"}).notes
+    assert any("45 groups of 'A' are in its in and its out split" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -475,59 +442,45 @@ def test_a_class_that_an_out_split_lacks(tmp_path: Path) -> None:
 def test_pictures_that_look_alike_are_copies(
     tmp_path: Path, change: Any, again: dict[str, Any]
 ) -> None:
-    draw = np.random.default_rng(0)
-    for place, name in [(place, name) for place in "AB" for name in ("x", "y")]:
-        (tmp_path / place / name).mkdir(parents=True)
-        for i in range(30):
-            shades = Image.fromarray(draw.integers(0, 255, (6, 6, 3)).astype("uint8"))
-            file = tmp_path / place / name / f"{i}.jpg"
-            shades.resize((96, 96), Image.Resampling.BICUBIC).save(file, quality=92)
-
-    def copies() -> list[Finding]:
-        dataset = make("ImageFolder", {"root": str(tmp_path)})
-        return [f for f in audit_of(dataset, inspect(dataset)) if f.kind == "copies"]
-
-    assert not copies()
+    shades = noise(6)
+    pictures(
+        tmp_path, lambda: shades().resize((96, 96), Image.Resampling.BICUBIC), 30, ending="jpg"
+    )
+    assert not of_pictures(tmp_path, "copies")
     for i in range(9):
         with Image.open(tmp_path / "A/x" / f"{i}.jpg") as picture:
             change(picture).save(tmp_path / "B/y" / f"{i}.jpg", **{"format": "JPEG"} | again)
-    (first, _) = copies()
+    (first, _) = of_pictures(tmp_path, "copies")
     assert first.counts["examples"] == 9 and "look like examples of 'A'" in first.sentence
 
 
 def test_copies_among_pictures_without_skew(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
-    for place, name in [(place, name) for place in "AB" for name in ("x", "y")]:
-        (tmp_path / place / name).mkdir(parents=True)
-        for i in range(12):
-            shades = draw.permutation(np.tile([0, 255], 8)).reshape(4, 4).astype("uint8")
-            file = tmp_path / place / name / f"{i}.png"
-            Image.fromarray(shades.repeat(8, 0).repeat(8, 1)).save(file)
+
+    def drawn() -> Image.Image:
+        shades = draw.permutation(np.tile([0, 255], 8)).reshape(4, 4).astype("uint8")
+        return Image.fromarray(shades.repeat(8, 0).repeat(8, 1))
+
+    pictures(tmp_path, drawn, 12)
     for i in range(9):
         with Image.open(tmp_path / "A/x" / f"{i}.png") as picture:
             picture.resize((64, 64), Image.Resampling.NEAREST).save(tmp_path / "B/y" / f"{i}.png")
-    dataset = make("ImageFolder", {"root": str(tmp_path)})
-    copies = [f for f in audit_of(dataset, inspect(dataset)) if f.kind == "copies"]
+    copies = of_pictures(tmp_path, "copies")
     assert len(copies) == 2 and copies[0].counts["examples"] == 9
 
 
 @pytest.mark.parametrize("change", [{"size": (9, 9)}, {"format": "BMP"}])
 def test_a_form_of_files_that_tells_the_class(tmp_path: Path, change: dict[str, Any]) -> None:
-    pictures(tmp_path)
-
-    def forms() -> list[Finding]:
-        dataset = make("ImageFolder", {"root": str(tmp_path)})
-        return [f for f in audit_of(dataset, inspect(dataset)) if f.kind == "a telling form"]
-
-    assert not forms()
+    pictures(tmp_path, noise(8))
+    assert not of_pictures(tmp_path, "a telling form")
     for file in tmp_path.glob("*/y/*.png"):
         with Image.open(file) as picture:
             other = picture.resize(change.get("size", picture.size))
         other.save(file, format=change.get("format", "PNG"))
-    (one,) = forms()
+    (one,) = of_pictures(tmp_path, "a telling form")
     assert "PNG, 8 x 8 (x)" in one.sentence and "(y)" in one.sentence
     (tmp_path / "A/x/0.png").write_bytes((tmp_path / "A/y/0.png").read_bytes())
-    assert not forms()
+    assert not of_pictures(tmp_path, "a telling form")
 
 
 class Unseeded(Dataset):
@@ -552,7 +505,7 @@ def test_a_dataset_that_differs_at_each_load_is_said_in_plans(tmp_path: Path) ->
 
 
 def test_of_many_findings_of_a_kind_some_are_shown(tmp_path: Path) -> None:
-    data = frame().assign(environment=np.arange(3 * SIZE) // 10)
+    data = frame().assign(environment=np.arange(COUNT) // 10)
     (tmp_path / "t.csv").write_text(data.to_csv(index=False))
     dataset = make("Table", {"file": "t.csv"}, tmp_path)
     said = sentences(audit_of(dataset, inspect(dataset)))
