@@ -136,6 +136,7 @@ def test_one_byte_that_is_not_utf_8_has_a_line(tmp_path: Path) -> None:
         Cells(tmp_path / "f.csv")
 
 
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n"
 RECORDS = [{"x": 1.5, "target": "a"}, {"x": None, "target": "b"}]
 LINES = "\n".join(map(json.dumps, RECORDS))
 
@@ -213,6 +214,9 @@ def test_one_packed_file_is_read(tmp_path: Path, text: str) -> None:
         archive.writestr("g.csv", text)
     with pytest.raises(UserError, match=r"of 2 files, not of one \(folder/f.csv, g.csv\)"):
         Cells(tmp_path / "f.zip")
+    (tmp_path / "f.gz").write_bytes(gzip.compress(text.encode())[:-5])
+    with pytest.raises(UserError, match=r"f\.gz cannot be unpacked: "):
+        Cells(tmp_path / "f.gz")
 
 
 def test_options_say_otherwise(tmp_path: Path) -> None:
@@ -230,6 +234,8 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("f.csv", "", "f.csv is empty$"),
+        ("f.csv", LFS, "f.csv is a pointer of Git LFS: `git lfs pull` fetches"),
+        ("f.parquet", LFS, "f.parquet is a pointer of Git LFS: `git lfs pull` fetches"),
         ("f.csv", "\n\n", "f.csv holds no row$"),
         ("f.csv", "a,b\n1,2\n3\n", "f.csv, line 3: 1 cell, but the header names 2 columns; leave"),
         ("f.csv", "1.5,c\n2,d\n", "unknown column 'b' .*the first line names the columns: write"),

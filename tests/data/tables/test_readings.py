@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn.datasets
-import sklearn.preprocessing
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -64,6 +62,8 @@ def kinds(dataset: Any) -> dict[str, str]:
         (["1", "<NA>", "#DIV/0!"], "number"),
         (["2020-01-31", "NaT"], "date"),
         (["NA", "red"], "category"),
+        (["nan", "-", ""], "left out"),
+        (["(1)", "(2)"], "category"),
     ],
 )
 def test_a_column_is_what_its_cells_are(tmp_path: Path, cells: list[str], kind: str) -> None:
@@ -249,26 +249,6 @@ def test_three_decimals_everywhere_are_usual_beside_commas(tmp_path: Path) -> No
     assert not table(tmp_path, frame(c=["1.328", "2.137", "8.955"])).notes
 
 
-def test_a_column_of_marks_for_gaps_is_left_out(tmp_path: Path) -> None:
-    assert kinds(table(tmp_path, frame(c=["nan", "-", ""])))["c"] == "left out"
-
-
-def test_cells_that_are_all_in_brackets_are_no_negative_numbers(tmp_path: Path) -> None:
-    assert kinds(table(tmp_path, frame(c=["(1)", "(2)"])))["c"] == "category"
-
-
-@pytest.mark.parametrize(
-    ("cells", "said"),
-    [
-        ([7], "'target' is 7 in every row"),
-        ([1, "n/a"], "not 'n/a'; write .*, or leave the row out"),
-    ],
-)
-def test_targets_that_cannot_be_learnt(tmp_path: Path, cells: list[Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        table(tmp_path, frame(target=cells), kind="real")
-
-
 def test_environments_that_write_numbers_by_different_signs(tmp_path: Path) -> None:
     def written(form: str) -> pd.DataFrame:
         data = frame()
@@ -283,23 +263,6 @@ def test_environments_that_write_numbers_by_different_signs(tmp_path: Path) -> N
     thousands = frame().assign(c=[f"{1000 + i / 2 * (i % 3)}" for i in range(COUNT)])
     thousands["c"] = thousands["c"].map(lambda text: f"{float(text):,}".removesuffix(".0"))
     assert "write numbers alike" not in " ".join(table(tmp_path, thousands).notes)
-
-
-@pytest.mark.parametrize("name", ["breast_cancer", "diabetes", "iris", "linnerud", "wine"])
-def test_tables_of_scikit_learn_are_what_it_encodes(tmp_path: Path, name: str) -> None:
-    data = getattr(sklearn.datasets, f"load_{name}")(as_frame=True)
-    known = data.frame.iloc[:, : data.data.shape[1]]
-    place = np.array(["A", "B"])[np.arange(len(known)) % 2]
-    target, kind = data.frame.iloc[:, -1], "real" if name in ("diabetes", "linnerud") else "class"
-    mine = known.assign(target=target, environment=place)
-    dataset: Any = table(tmp_path, mine, kind=kind)
-    found = dataset.load(0)
-    change = dataset.fit({"A": found["A"]})
-    scaler = sklearn.preprocessing.StandardScaler().fit(known[place == "A"])
-    for environment, examples in found.items():
-        wanted = scaler.transform(known[place == environment])
-        np.testing.assert_allclose(change(examples.x), wanted, rtol=1e-5, atol=1e-6)
-        assert (examples.y.flatten().numpy() == target[place == environment]).all()
 
 
 CELLS = st.one_of(

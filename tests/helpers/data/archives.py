@@ -16,20 +16,11 @@ def package(registry: str, name: str, files: Mapping[str, bytes], notice: str = 
     return Package(registry, name, "1.0", pattern, digest(read), "MIT", "Ann", notice)
 
 
-def write(
-    package: Package,
-    files: Mapping[str, bytes],
-    folder: Path,
-    version: str = "1.0",
-    about: bytes = b"",
-) -> Path:
-    """The archive of a package with these files, under the name that its version 1.0 has.
-
-    `about` is the file in which a package of npm says what it is.
-    """
+def write(package: Package, files: Mapping[str, bytes], folder: Path) -> Path:
+    """The archive of a package with these files, under the name that its version has."""
     path = folder / package.archive
     if package.registry == "npm":
-        about = about or json.dumps({"name": package.name, "version": version}).encode()
+        about = json.dumps({"name": package.name, "version": "1.0"}).encode()
         path.write_bytes(_tar({**files, "package.json": about}, "package/", "w:gz"))
     else:
         content = b"!<arch>\n"

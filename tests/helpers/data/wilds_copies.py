@@ -74,8 +74,8 @@ def right(dataset: Any, y: Tensor) -> Tensor:
     return (2 * y - 1).nan_to_num() if task.kind == "multilabel" else y
 
 
-def logits(dataset: Dataset, count: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
+def logits(dataset: Dataset, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
     return torch.randn(count, dataset.task.num_outputs, generator=generator)
 
 
