@@ -17,7 +17,7 @@ from oodbench.data.pictures.pixels import decoded, look
 from oodbench.datasets import in_order, make
 from oodbench.errors import UserError
 from tests.helpers.commands import type_in
-from tests.helpers.data.pictures import draw, picture
+from tests.helpers.data.pictures import draw, greys, picture
 
 GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)
 
@@ -109,16 +109,6 @@ def test_pictures_of_every_format_count(suffix: str, tmp_path: Path) -> None:
     assert extra in dataset.files_read and len(dataset.load(0)["a"].y) == 9
 
 
-def scans(folder: Path, change: Callable[[np.ndarray], np.ndarray], suffix: str = ".tif") -> None:
-    """Grey pictures of two classes in three environments, their values changed."""
-    draw(folder, "abc", ("x", "y"), suffixes=(".png",))
-    for file in sorted(folder.rglob("*.png")):
-        with Image.open(file) as image:
-            grey = np.asarray(image.convert("L"))
-        file.unlink()
-        Image.fromarray(change(grey)).save(file.with_suffix(suffix))
-
-
 @pytest.mark.parametrize(
     ("change", "white"),
     [
@@ -131,7 +121,7 @@ def test_one_value_is_white_in_all_pictures_and_said(
     change: Callable[[np.ndarray], np.ndarray], white: int, tmp_path: Path
 ) -> None:
     """Pictures keep their brightness relative to each other, and the run's options record the white."""
-    scans(tmp_path / "deep", change)
+    greys(tmp_path / "deep", dict.fromkeys("abc", change))
     dataset: Any = make("ImageFolder", {"root": "deep", "size": 24}, tmp_path)
     dataset.check()
     assert any(f": white is {white}, and" in note for note in dataset.notes)

@@ -1,7 +1,7 @@
 """Small real image files in folders, and small fonts."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,18 @@ def draw(
                 seed = 10_000 * e + 100 * label + i
                 file = folder / f"{i}{suffixes[seed % len(suffixes)]}"
                 picture(seed, label, size).save(file)
+
+
+def greys(
+    root: Path, changes: Mapping[str, Callable[[np.ndarray], np.ndarray]], suffix: str = ".tif"
+) -> None:
+    """Write grey pictures of two classes, with values that are changed by environment."""
+    draw(root, changes, ("x", "y"), suffixes=(".png",))
+    for file in sorted(root.rglob("*.png")):
+        with Image.open(file) as image:
+            grey = np.asarray(image.convert("L"))
+        file.unlink()
+        Image.fromarray(changes[file.parts[-3]](grey)).save(file.with_suffix(suffix))
 
 
 def font(characters: str, blank: str = "", slant: int = 0) -> bytes:
