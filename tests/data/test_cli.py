@@ -41,14 +41,12 @@ def test_download_does_not_accept_a_damaged_file(
 
 
 def test_check_tells_what_is_in_a_dataset() -> None:
-    result = type_in(
-        "data", "check", "LinearSEM", "--set", "num_examples=50", "--set", "scales=[1, 2]", code=0
-    )
+    checked = ("data", "check", "LinearSEM", "--set")
+    result = type_in(*checked, "num_examples=50", "--set", "scales=[1, 2]", code=0)
     assert "LinearSEM(scales=(1.0, 2.0), num_examples=50)" in " ".join(result.stdout.split())
     assert "all 100 examples can be read" in result.stdout
-    mistake = type_in("data", "check", "LinearSEM", "--set", "num_examples")
-    assert mistake.exit_code == 2 and "--set takes key=value" in mistake.stderr
-    assert "did you mean scales" in type_in("data", "check", "LinearSEM", "--set", "scale=2").stderr
+    assert "--set takes key=value" in type_in(*checked, "num_examples", code=2).stderr
+    assert "did you mean scales" in type_in(*checked, "scale=2", code=2).stderr
     assert "Table needs a file" in type_in("data", "check", "Table").stderr
 
 
@@ -57,14 +55,9 @@ def test_check_finds_what_environments_share(tmp_path: Path) -> None:
     rows += [f"{x},{x % 2},{name}" for name in "abc" for x in range(10)][:-4]
     rows += ["5,1,a", "100,1,b"]
     (tmp_path / "mine.csv").write_text("\n".join(rows))
-    result = type_in(
-        "data", "check", "Table", "--set", "file=mine.csv", "--data-dir", tmp_path, code=0
-    )
+    command = ("data", "check", "Table", "--set", "file=mine.csv", "--data-dir", tmp_path)
+    result = type_in(*command, code=0)
     assert "a: 1 of its examples repeat earlier ones' inputs" in result.stdout
-    for said in (
-        "11 of the 11 examples of 'a' share the inputs of examples of 'b', 'c'",
-        "6 of the 6 examples of 'c' share the inputs of examples of 'a', 'b'",
-    ):
-        assert said in result.stdout
+    assert "11 of the 11 examples of 'a' share the inputs of examples of 'b', 'c'" in result.stdout
     assert result.stdout.count("share the inputs") == 3
     assert "repeat" not in result.stdout.split("a: 1 of its examples repeat")[1]

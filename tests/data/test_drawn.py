@@ -1,6 +1,7 @@
 """Pictures that are made from packages, and how a trial deals their identities out."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from oodbench.data.drawn import DrawnPictures, Picture, outlines, rendered
 from oodbench.data.packages import Files
-from oodbench.datasets import Metadata, Normalization
+from oodbench.datasets import Normalization, datasets
 from oodbench.errors import UserError
 from oodbench.identity import md5
 from oodbench.tasks import Task
@@ -40,13 +41,8 @@ class Shapes(DrawnPictures):
     """Disks and bars in two colours."""
 
     name = "Shapes"
-    metadata = Metadata(
-        paper="none",
-        licence="MIT",
-        family="pictures",
-        shift="colour",
-        network="ConvNet",
-        steps=1,
+    metadata = replace(
+        datasets.get("LetterFonts").metadata,
         folder="Shapes",
         checksums={
             "Shapes/16/pictures.npy": "0413b14569149e3bbb6db0c9139b86aa",

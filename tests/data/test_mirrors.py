@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from oodbench.data.copies import fetch
-from oodbench.datasets import Environment, FileDataset, Metadata, make, require_files
+from oodbench.datasets import Environment, FileDataset, datasets, make, require_files
 from oodbench.errors import UserError
 from tests.helpers.commands import type_in
 from tests.helpers.data.wilds_copies import COPIES
@@ -27,13 +28,8 @@ class Sketches(FileDataset):
     """Two files with checksums."""
 
     name = "Sketches"
-    metadata = Metadata(
-        paper="none",
-        licence="MIT",
-        family="synthetic",
-        shift="colour",
-        network="MLP",
-        steps=1,
+    metadata = replace(
+        datasets.get("Spirals").metadata,
         checksums={path: hashlib.md5(file).hexdigest() for path, file in CONTENTS.items()},
     )
 

@@ -177,13 +177,6 @@ def test_the_balance_of_labels_leaves_out_unknown_ones() -> None:
     assert balance(made, y) == "0.5 ± 0.5, 1 ± 0"
 
 
-def found_in(dataset: Dataset) -> list[object]:
-    """The environments with repeated inputs, and the findings on inputs that environments share."""
-    every = inspect(dataset)
-    shared = [f for f in audit_of(dataset, every) if f.kind in ("copies", "equal inputs")]
-    return [*[c for c in every if c.repeated], *shared]
-
-
 def test_inspection_fits_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fitting imports scikit-learn, which takes as long as all else."""
     rows = "".join(f"{i}.5,{i % 2},{'ab'[i % 3 % 2]}\n" for i in range(60))
@@ -195,6 +188,8 @@ def test_inspection_fits_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_inputs_that_repeat_by_design_are_not_reported() -> None:
     made = Made(Made.Options())
     vars(made)["repeats"] = True
-    assert not found_in(made)
-    for name, options in (("ColoredDigits", {}), ("NoisyLabels", {"base": "digits"})):
-        assert not found_in(make(name, options)), name
+    for dataset in (made, make("ColoredDigits", {}), make("NoisyLabels", {"base": "digits"})):
+        every = inspect(dataset)
+        assert not any(contents.repeated for contents in every), dataset.name
+        shared = {"copies", "equal inputs"} & {f.kind for f in audit_of(dataset, every)}
+        assert not shared, dataset.name

@@ -168,20 +168,6 @@ def test_augmentation_depends_on_seed_and_step_alone() -> None:
     assert not torch.equal(a[5].x, c[5].x)
 
 
-def test_the_transform_is_given_one_row_an_example() -> None:
-    shapes = []
-
-    def transform(x: Tensor, generator: torch.Generator) -> Tensor:
-        shapes.append(tuple(x.shape))
-        return x.sum(1, keepdim=True)
-
-    data = [Examples(torch.zeros(n, 2), torch.arange(n)) for n in (6, 6)]
-    for batch_size in (3, 0):
-        size = batch_size or 6
-        assert Batches(data, batch_size, 0, transform=transform)[0].x.shape == (2, size, 1)
-    assert shapes == [(6, 2), (12, 2)]
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stored_environments_are_evaluated_as_in_memory(workers: int) -> None:
     sizes = {"a": 2 * CHUNK_EXAMPLES + 3, "b": 5, "c": CHUNK_EXAMPLES}
