@@ -47,28 +47,6 @@ DATASET = {"name": "CoinRun", **OPTIONS}
 NETWORK = {"name": "ConvNet", "hparams": {"width": 4, "depth": 4}}
 
 
-def test_states_bring_back_all_that_follows() -> None:
-    game = Simulator(1, 2)
-    actions = np.random.default_rng(0).integers(0, 15, (60, 2))
-    start = game.states()
-    for moves in actions[:20]:
-        game.step(moves)
-    saved = game.states()
-    first = []
-    for moves in actions[20:]:
-        game.step(moves)
-        first.append(game.images())
-    assert game.images().shape == (2, *IMAGE) and game.images().dtype == np.uint8
-    game.put(saved)
-    for moves, images in zip(actions[20:], first, strict=True):
-        game.step(moves)
-        assert np.array_equal(game.images(), images)
-    other = Simulator(1, 1)
-    assert other.states() == start[:1]
-    game.close()
-    other.close()
-
-
 def test_scene_follows_the_physics() -> None:
     game = Simulator(1, 1)
     before = scene(game.states()[0])
