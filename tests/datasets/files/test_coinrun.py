@@ -17,7 +17,6 @@ import torch
 from oodbench.datasets.coinrun import (
     FIRST_UNSEEN,
     FRAMES,
-    IMAGE,
     MOVES,
     TEMPERATURE,
     TRAINING,
@@ -33,7 +32,6 @@ from oodbench.datasets.coinrun import (
 from oodbench.datasets.made import read_manifest, write_manifest
 
 from oodbench.datasets import coinrun, make
-from oodbench.identity import md5
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan, single
 from oodbench.train.run import Run
@@ -159,24 +157,6 @@ def test_a_fall_onto_enemies_is_lost() -> None:
 
 
 @pytest.mark.nightly
-def test_a_set(coinrun_dir: Path) -> None:
-    folder, dataset = coinrun_dir / "CoinRun", CoinRun(SETTINGS, coinrun_dir)
-    checksums = read_manifest(folder)["checksums"]
-    assert checksums == {file: md5(folder / file) for of in dataset.pieces.values() for file in of}
-    seen = set()
-    for shard in dataset.shards:
-        images, actions = (np.load(folder / file) for file in shard.files)
-        count = 10 if shard.part == TRAINING else 1
-        assert images.shape == (count, 64, 64, 3) and images.dtype == np.uint8
-        assert actions.shape == (count, 15) and actions.dtype == np.float32
-        np.testing.assert_allclose(actions.sum(1), 1, rtol=1e-6)
-        assert images.std() > 10
-        seen.add(images[0].tobytes())
-    assert len(seen) == 7
-    dataset.check()
-
-
-@pytest.mark.nightly
 def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Path) -> None:
     target, dataset = tmp_path / "CoinRun", CoinRun(SETTINGS, tmp_path)
     command = [sys.executable, *dataset.command(tmp_path).split()[1:]]
@@ -282,13 +262,9 @@ def test_fewer_than_were_made(written: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ERM", "TemporalANDMask"])
-def test_training_on_it(algorithm: str, written: Path, tmp_path: Path) -> None:
-    row = {"name": algorithm, "hparams": {"batch_size": 8, "lr": 0.003, "weight_decay": 0.0}}
+def test_training_on_it(written: Path, tmp_path: Path) -> None:
+    row = {"name": "ERM", "hparams": {"batch_size": 8, "lr": 0.003, "weight_decay": 0.0}}
     spec = single(DATASET, row, written, network=NETWORK, steps=40, evaluate_every=20)
-    run = Run(spec, TrainSettings(data_dir=written))
-    environments = 1 if algorithm == "TemporalANDMask" else 3
-    assert run.batches_at(0)[0].x.shape == (environments, 8, 3, 64, 64)
     first, last = ended(spec, tmp_path / "run", data_dir=written).records()
     values = {(e["environment"], e["split"], e["metric"]): e for e in last["evaluations"]}
     assert values["unseen", "in", "kl"]["count"] + values["unseen", "out", "kl"]["count"] == 4

@@ -30,6 +30,10 @@ def manifest(folder: Path, rows: pd.DataFrame, **options: Any) -> Dataset:
         pixels[..., 0 if row.target == "red" else 2] = 255
         Image.fromarray(pixels).save(folder / "images" / f"{i}.png")
     rows.to_csv(folder / "mine.csv", index=False)
+    return opened(folder, **options)
+
+
+def opened(folder: Path, **options: Any) -> Dataset:
     return make("Manifest", {"file": "mine.csv", "size": 6, **options}, folder)
 
 
@@ -63,18 +67,15 @@ def test_check_reads_everything(tmp_path: Path) -> None:
 
 
 def test_equal_pictures_may_have_several_numbers(tmp_path: Path) -> None:
-    numbers = listed().assign(target=range(24)).rename(columns={"path": "img"})
-    manifest(tmp_path, listed())
-    numbers.to_csv(tmp_path / "mine.csv", index=False)
-    dataset = make("Manifest", {"file": "mine.csv", "kind": "real", "size": 6}, tmp_path)
-    assert not any(
-        finding.kind == "several classes" for finding in audit_of(dataset, inspect(dataset))
-    )
+    dataset = manifest(tmp_path, listed().assign(target=range(24)), kind="real")
+    images = tmp_path / "images"
+    (images / "7.png").write_bytes((images / "2.png").read_bytes())
+    kinds = {finding.kind for finding in audit_of(dataset, inspect(dataset))}
+    assert "several classes" not in kinds
 
 
-@pytest.mark.parametrize("data_dir", ["", ".", "..", "absolute"])
 def test_absolute_paths_are_files_wherever_the_data_directory_is(
-    data_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
@@ -82,14 +83,12 @@ def test_absolute_paths_are_files_wherever_the_data_directory_is(
     rows = listed().assign(path=lambda d: [str(inner / path) for path in d["path"]])
     rows.to_csv(tmp_path / "mine.csv", index=False)
     monkeypatch.chdir(inner)
-    file = {"": "../mine.csv", ".": "../mine.csv", "..": "mine.csv"}.get(data_dir, "mine.csv")
-    folder = None if not data_dir else tmp_path if data_dir == "absolute" else Path(data_dir)
-    dataset = make("Manifest", {"file": file, "size": 6}, folder)
+    dataset = opened(Path(".."))
     dataset.check()
     assert len(dataset.load(0)["dusk"].x.read(torch.arange(8))) == 8
     (inner / "images" / "4.png").unlink()
     with pytest.raises(UserError, match=rf"line 6: there is no image '{inner}/images/4\.png'$"):
-        make("Manifest", {"file": file, "size": 6}, folder).check()
+        opened(Path("..")).check()
 
 
 @pytest.mark.parametrize(
@@ -125,11 +124,11 @@ def test_paths_are_found_in_both_forms_of_unicode(
     (tmp_path / "images/0.png").rename(tmp_path / "images" / on_disk.replace("\\", "/"))
     rows.loc[0, "path"] = f"images\\{listed_as}"
     rows.to_csv(tmp_path / "mine.csv", index=False)
-    make("Manifest", {"file": "mine.csv", "size": 6}, tmp_path).check()
+    opened(tmp_path).check()
 
 
 def test_scans_in_a_list_are_named(tmp_path: Path) -> None:
     manifest(tmp_path, listed())
     (tmp_path / "images/3.png").write_bytes(b"\0" * 128 + b"DICM" + b"x" * 99)
     with pytest.raises(UserError, match=r"line 5: .*3.png cannot .*unknown; pydicom.dcmread reads"):
-        make("Manifest", {"file": "mine.csv", "size": 6}, tmp_path).check()
+        opened(tmp_path).check()
