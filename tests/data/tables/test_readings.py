@@ -104,19 +104,6 @@ def test_numbers_as_people_write_them(
     assert any("'c' read as number" in note for note in dataset.notes) != is_plain
 
 
-def test_a_german_excel_export(tmp_path: Path) -> None:
-    """Windows' encoding, semicolons, decimal commas, points between thousands, blanks."""
-    data = frame(Größe=["1,85", "1,7"], Einkommen=["1.250", "900"])
-    data["Straße"] = np.resize(["Köln ", " Köln", "Ulm"], COUNT)
-    data["x"] = data["x"].map(lambda x: f"{x:.4f}".replace(".", ","))
-    dataset: Any = table(tmp_path, data, write={"sep": ";", "encoding": "cp1252"})
-    assert dataset.columns.numbers == ("x", "Größe", "Einkommen")
-    assert dataset.columns.categories == {"Straße": ("Köln", "Ulm")}
-    assert dataset.x[:2, 1:3].tolist() == [[1.85, 1250.0], [1.7, 900.0]]
-    said = " ".join(dataset.notes)
-    assert "cp1252" in said and "semicolon" in said and "a decimal comma" in said
-
-
 def test_one_number_in_two_spellings_is_one_class(tmp_path: Path) -> None:
     data = frame(target=["0", "1.0", "0.0", "1"], environment=["2020", "2021", "2020.0"])
     dataset = table(tmp_path, data)

@@ -10,7 +10,7 @@ import torch
 
 import oodbench
 from oodbench.data.streams import MemoryMapped
-from oodbench.datasets import make, require_files
+from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.identity import sha256
 from oodbench.networks.base import build
@@ -24,8 +24,11 @@ from tests.networks.test_vision import resnet_file
 pytestmark = pytest.mark.slow
 
 
+Options = dict[str, object]
+
+
 @pytest.fixture
-def options(tmp_path: Path) -> dict[str, object]:
+def options(tmp_path: Path) -> Options:
     """The options of features of a small image folder under a ResNet-18."""
     draw(tmp_path / "set", ("a", "b", "c"), ("x", "y"), 6)
     weights = str(resnet_file(tmp_path / "r18.pth"))
@@ -33,10 +36,14 @@ def options(tmp_path: Path) -> dict[str, object]:
     return {"of": "ImageFolder", "settings": settings, "network": "ResNet18", "weights": weights}
 
 
+def frozen(folder: Path | None, options: Options, **changes: object) -> Any:
+    return make("FrozenFeatures", options | changes, folder)
+
+
 def test_features_are_the_networks_and_are_extracted_once(
-    options: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset: Any = make("FrozenFeatures", options, tmp_path)
+    dataset = frozen(tmp_path, options)
     assert dataset.input_shape == (512,) and dataset.environments == ("a", "b", "c")
     with pytest.raises(UserError, match=r"there are no features in \S+; `python -m oodbench.data"):
         dataset.load(0)
@@ -58,10 +65,8 @@ def test_features_are_the_networks_and_are_extracted_once(
     assert sorted((tmp_path / ".oodbench").rglob("*.npy")) == before
 
 
-def test_features_that_are_there_need_no_package_of_their_network(
-    options: dict[str, object], tmp_path: Path
-) -> None:
-    require_files(make("FrozenFeatures", options, tmp_path)).cache(1)
+def test_features_that_are_there_need_no_network(options: Options, tmp_path: Path) -> None:
+    frozen(tmp_path, options).cache(1)
     code = f"""
 import pathlib, sys
 sys.modules["torchvision"] = None
@@ -73,10 +78,10 @@ print(dataset.input_shape, *(e.x.shape for e in dataset.load(0).values()))
     assert done.stdout == "(512,)" + " torch.Size([12, 512])" * 3 + "\n", done.stderr
 
 
-def test_other_weights_or_images_make_others(options: dict[str, object], tmp_path: Path) -> None:
+def test_other_weights_or_images_make_others(options: Options, tmp_path: Path) -> None:
     def folder(**changes: object) -> Any:
         """Where the features are, or would be."""
-        dataset: Any = make("FrozenFeatures", options | changes, tmp_path)
+        dataset = frozen(tmp_path, options, **changes)
         return dataset._folder(dataset.images.load(0))
 
     other = str(resnet_file(tmp_path / "other.pth", seed=8))
@@ -85,21 +90,12 @@ def test_other_weights_or_images_make_others(options: dict[str, object], tmp_pat
     assert len(folders) == 3 and folder(weights=str(moved)) in folders
 
 
-def test_missing_pictures_and_random_weights_are_refused(
-    options: dict[str, object], tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match="ImageFolder: nowhere is not there"):
-        make("FrozenFeatures", options | {"settings": ["root=nowhere"]})
-    with pytest.raises(UserError, match=r"refuses `weights: none`.*: give a file or a name"):
-        make("FrozenFeatures", options | {"weights": "none"}, tmp_path).check()
-
-
 def test_the_ceiling_shows_the_tests_features_everywhere(
-    options: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    require_files(make("FrozenFeatures", options, tmp_path)).cache(1)
-    plain = make("FrozenFeatures", options, tmp_path).load(0)
-    ceiling: Any = make("FrozenFeatures", options | {"as_test": "c"}, tmp_path)
+    frozen(tmp_path, options).cache(1)
+    plain = frozen(tmp_path, options).load(0)
+    ceiling = frozen(tmp_path, options, as_test="c")
     with pytest.raises(UserError, match="ImageFolder has no unseen examples"):
         ceiling.load(0)
     images = ceiling.images.load(0)
@@ -109,8 +105,19 @@ def test_the_ceiling_shows_the_tests_features_everywhere(
     for environment in ceiling.load(0).values():
         assert torch.equal(environment.x, plain["c"].x)
         assert torch.equal(environment.unseen, unseen)
-    with pytest.raises(UserError, match="unknown environment 'd'"):
-        make("FrozenFeatures", options | {"as_test": "d"}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"settings": ["root=nowhere"]}, "ImageFolder: .*nowhere is not there"),
+        ({"weights": "none"}, "refuses `weights: none`.*: give a file or a name"),
+        ({"as_test": "d"}, "unknown environment 'd'"),
+    ],
+)
+def test_mistakes_are_named(options: Options, changes: Options, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        frozen(tmp_path, options, **changes).check()
 
 
 def given_features(file: Path, **changed: "np.ndarray[Any, Any]") -> dict[str, Any]:
@@ -124,38 +131,38 @@ def given_features(file: Path, **changed: "np.ndarray[Any, Any]") -> dict[str, A
 def test_features_of_the_users_own_need_no_network(tmp_path: Path) -> None:
     file = tmp_path / "mine.npz"
     options = given_features(file)
-    dataset: Any = make("FrozenFeatures", options)
-    images = make("ColoredDigits", {"copies": 1}).load(0)
+    dataset, images = frozen(None, options), make("ColoredDigits", {"copies": 1}).load(0)
     assert dataset.input_shape == (128,)
     for name, found in dataset.load(0).items():
         assert torch.equal(found.x, images[name].x.flatten(1)), name
         assert torch.equal(found.y, images[name].y)
-    run = single({"name": "FrozenFeatures", **options}, {"name": "ERM"}, tmp_path, steps=4)
+    entry = {"name": "FrozenFeatures", **options}
+    run = single(entry, {"name": "ERM"}, tmp_path, steps=4)
     assert run.options["sha256"] == sha256(file)
     moved = file.rename(tmp_path / "moved.npz")
-    again = {"name": "FrozenFeatures", **options, "file": str(moved)}
-    assert single(again, {"name": "ERM"}, tmp_path, steps=4).id == run.id
-    ended(single(again, {"name": "ERM"}, tmp_path, steps=4), tmp_path / "run")
+    again = single({**entry, "file": str(moved)}, {"name": "ERM"}, tmp_path, steps=4)
+    assert again.id == run.id
+    ended(again, tmp_path / "run")
 
 
 def test_features_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine.npz"
     options = given_features(file, **{"0.9": np.zeros((3, 128), np.float32)})
     with pytest.raises(UserError, match=r"mine.npz has an array \(3, 128\) of 0.9, which"):
-        make("FrozenFeatures", options).load(0)
+        frozen(None, options).load(0)
     with pytest.raises(UserError, match="does not have the SHA-256 0a"):
-        make("FrozenFeatures", options | {"sha256": "0a"})
+        frozen(None, options, sha256="0a")
     with pytest.raises(UserError, match="there is no file"):
-        make("FrozenFeatures", options | {"file": str(tmp_path / "none.npz")})
+        frozen(None, options, file=str(tmp_path / "none.npz"))
     np.savez(file, a=np.float32(3))
     with pytest.raises(UserError, match=r"mine.npz must have arrays \(N, F\)"):
-        make("FrozenFeatures", options)
+        frozen(None, options)
     np.savez_compressed(file, a=np.zeros((2**20, 64), np.float32))
     with pytest.raises(UserError, match="unpack to more than the file"):
-        make("FrozenFeatures", options)
+        frozen(None, options)
     file.write_text("no archive")
     with pytest.raises(UserError, match=r"mine.npz is not a numpy.savez file"):
-        make("FrozenFeatures", options)
+        frozen(None, options)
 
 
 def test_features_of_letters_are_those_of_the_authors_efficientnet(tmp_path: Path) -> None:
@@ -166,7 +173,7 @@ def test_features_of_letters_are_those_of_the_authors_efficientnet(tmp_path: Pat
     network = theirs.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
     options = {"of": "LetterFonts", "settings": ["size=224"], "network": "timm"}
     options |= {"network_settings": ["model=tf_efficientnet_lite0"], "weights": weights}
-    dataset: Any = make("FrozenFeatures", options, tmp_path)
+    dataset = frozen(tmp_path, options)
     letters = torch.randint(0, 256, (3, 1, 224, 224), generator=torch.Generator().manual_seed(0))
     pixels = (letters.expand(-1, 3, -1, -1) / 255 - 0.5) / 0.5
     with torch.no_grad():
@@ -175,11 +182,10 @@ def test_features_of_letters_are_those_of_the_authors_efficientnet(tmp_path: Pat
 
 
 @pytest.mark.nightly
-def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
-    options: dict[str, object], tmp_path: Path
+def test_features_keep_what_a_dataset_says_of_its_examples(
+    options: Options, tmp_path: Path
 ) -> None:
-    own = {"of": "ColoredDigits", "settings": ["copies=1"]}
-    features: Any = make("FrozenFeatures", options | own, tmp_path)
+    features = frozen(tmp_path, options, of="ColoredDigits", settings=["copies=1"])
     digits = make("ColoredDigits", {"copies": 1})
     network = build("ResNet18", {"weights": options["weights"]}, (2, 8, 8), 2, 9).eval()
     for trial in (0, 1):
@@ -193,19 +199,19 @@ def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
     for part in ("environments", "test_environments", "classes", "attributes", "task"):
         assert getattr(features, part) == getattr(digits, part), part
     assert features.repeats and digits.repeats
-    rotated = make("FrozenFeatures", options | {"of": "RotatedDigits", "settings": []}, tmp_path)
+    rotated = frozen(tmp_path, options, of="RotatedDigits", settings=[])
     assert rotated.validation_environments == ("60",) and rotated.test_environments == ("75",)
 
 
 def test_features_have_the_splits_and_metrics_of_a_set_of_wilds(
-    options: dict[str, object], wilds_dir: Path, tmp_path: Path
+    options: Options, wilds_dir: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(wilds_dir / "waterbirds_v1.0", tmp_path / "waterbirds_v1.0")
     data = {"of": "Waterbirds", "settings": ["size=32"]}
     planned = partial(single, {"name": "FrozenFeatures", **options, **data}, {"name": "GroupDRO"})
     with pytest.raises(UserError, match="there are no features"):
         planned(tmp_path, steps=2)
-    require_files(make("FrozenFeatures", options | data, tmp_path)).cache(1)
+    frozen(tmp_path, options, **data).cache(1)
     run = planned(tmp_path, steps=2)
     assert run.validation_environments == ("val",) and run.holdout == 0
     directory = ended(run, tmp_path / "run", data_dir=tmp_path)

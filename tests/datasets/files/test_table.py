@@ -269,6 +269,7 @@ def test_a_point_in_new_rows_is_no_separator_of_thousands(tmp_path: Path) -> Non
     data = frame().assign(whole=range(90, 150))
     data.to_csv(tmp_path / "mine.csv", index=False, sep=";", decimal=",")
     dataset: Any = make("Table", {"file": "mine.csv"}, tmp_path)
+    assert "numbers with a decimal comma" in " ".join(dataset.notes)
     new = frame(2).assign(whole=["1,234", "7"])
     new.to_csv(tmp_path / "new.csv", index=False, sep=";", decimal=",")
     assert dataset.read(tmp_path / "new.csv")[:, -1].tolist() == [1.234, 7]

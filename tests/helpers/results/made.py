@@ -203,7 +203,6 @@ class OneStep(Making):
         metric: str = "accuracy",
         predictor: Mapping[str, float] = MappingProxyType({}),
         state: str = "done",
-        shift: str | None = None,
         loss: float | None = None,
     ) -> None:
         """Add a run with a value on each test environment, and with metrics of the predictor itself.
@@ -227,7 +226,6 @@ class OneStep(Making):
             ["train"],
             [{"step": run.steps, "evaluations": evaluations}],
             metric=metric,
-            context={"shift": shift} if shift else {},
             provenance=self.code,
             state=state,
         )

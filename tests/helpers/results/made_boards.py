@@ -20,10 +20,8 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
     """Write a board whose rows have these means, by dataset and label; returns a row for each run.
 
     A row without a mean has the numbers of its dataset's first. A run is chosen at one step by every
-    rule. `about`: `rules` and `constant` by dataset, `lower` (the datasets measured by mse), `grouped`
-    (those with a worst group), `sets` (test sets of several environments by dataset), `ceilings`,
-    `transductives` and `alone` (labels), `halves`, `own_trials` (their number, by dataset,
-    where it is another).
+    rule. `about`: `rules` and `constant` by dataset, `lower` (the datasets measured by mse), `ceilings`
+    and `transductives` (labels), `halves`, `own_trials` (their number, by dataset, where it is another).
     """
     rows: list[dict[str, Any]] = []
     for place, (dataset, own) in enumerate(means.items()):
@@ -36,10 +34,7 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
                     run: dict[str, Any] = {"dataset": dataset, "label": label, "up": up}
                     run |= {"trial": trial, "draw": draw, "id": f"{dataset}-{label}-{trial}-{draw}"}
                     run["seconds"] = rng.uniform(1, 9)
-                    for environment in about.get("sets", {}).get(dataset, ("t",)):
-                        run[environment] = (first if mean is None else mean) + 0.02 * rng.normal()
-                    if dataset in about.get("grouped", ()):
-                        run["worst"] = run["t"] - rng.uniform(0, 0.3)
+                    run["t"] = (first if mean is None else mean) + 0.02 * rng.normal()
                     run |= {rule: rng.uniform() for rule in about["rules"][dataset]}
                     rows.append(run)
     board.mkdir(exist_ok=True)
@@ -54,14 +49,10 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
     return pd.DataFrame(rows)
 
 
-def _tests(run: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(about.get("sets", {}).get(run["dataset"], ("t",)))
-
-
 def _run(run: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
     """The row of RUNS of a run."""
     dataset, label, metric = run["dataset"], run["label"], "accuracy" if run["up"] else "mse"
-    constant, tests = about.get("constant", {}).get(dataset), _tests(run, about)
+    constant = about.get("constant", {}).get(dataset)
     made = {"commit": "0123456789abcdef", "torch": "2.9", "machine": "a machine"}
     kinds = {k: label in about.get(f"{k}s", ()) for k in ("ceiling", "transductive")}
     return {name: run[name] for name in ("id", "label", "draw", "trial")} | {
@@ -72,24 +63,20 @@ def _run(run: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
         "algorithm": label,
         "network": "MLP",
         **{name: {} for name in ("options", "hparams", "network_hparams")},
-        **{"test_environments": tests, "validation_environments": ("v",)},
+        **{"test_environments": ("t",), "validation_environments": ("v",)},
         **{"training_environments": ("a",), "holdout": 0.2, "state": "done"},
         **dict.fromkeys(("steps", "evaluate_every", "last_step"), STEP),
         **kinds | {"reference": False, "metric": metric, "higher_is_better": run["up"]},
         "training_seconds": run["seconds"],
-        "constant": constant and {metric: {test: {"in": constant} for test in tests}},
+        "constant": constant and {metric: {"t": {"in": constant}}},
         "context": {"shift": f"shift of {dataset}"},
-        "provenance": made | {"vectorized": label not in about.get("alone", ())},
+        "provenance": made | {"vectorized": True},
     }
 
 
 def _records(run: Mapping[str, Any], about: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """The rows of RECORDS of a run."""
     metric = "accuracy" if run["up"] else "mse"
-    values: list[tuple[Any, ...]] = [
-        (test, "in", metric, run[test], 100) for test in _tests(run, about)
-    ]
-    if "worst" in run:
-        values.append(("t", "in", "worst_group_accuracy", run["worst"], 100))
+    values: list[tuple[Any, ...]] = [("t", "in", metric, run["t"], 100)]
     values += [(None, SCORE, rule, run[rule], 1) for rule in about["rules"][run["dataset"]]]
     return [(run["id"], STEP, *value) for value in values]
