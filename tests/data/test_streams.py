@@ -171,13 +171,13 @@ def test_augmentation_depends_on_seed_and_step_alone() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stored_environments_are_evaluated_as_in_memory(workers: int) -> None:
     sizes = {"a": 2 * CHUNK_EXAMPLES + 3, "b": 5, "c": CHUNK_EXAMPLES}
-    x = {name: torch.randn(n, 2) for name, n in sizes.items()}
-    y = {name: (torch.rand(n) > 0.5).float() for name, n in sizes.items()}
+    memory = {
+        n: Environment(torch.randn(s, 2), (torch.rand(s) > 0.5).float()) for n, s in sizes.items()
+    }
     splits = {
         n: {"in": torch.arange(s - 2), "out": torch.arange(s - 2, s)} for n, s in sizes.items()
     }
-    memory = {n: Environment(x[n], y[n]) for n in sizes}
-    stored = {n: Environment(Counting(x[n]) if n != "b" else x[n], y[n]) for n in sizes}
+    stored = memory | {n: replace(memory[n], x=Counting(memory[n].x)) for n in "ac"}
 
     def predict(x: Tensor) -> Tensor:
         return x[:, :1] - x[:, 1:]
@@ -185,7 +185,7 @@ def test_stored_environments_are_evaluated_as_in_memory(workers: int) -> None:
     scored = Scored(stored, splits, Task("binary"), loader_workers=workers)
     assert evaluate(predict, scored) == evaluate(predict, replace(scored, environments=memory))
     found = logits(predict, scored)
-    assert all(torch.equal(found[n], predict(x[n])) for n in sizes)
+    assert all(torch.equal(found[n], predict(memory[n].x)) for n in sizes)
     sizes_read = sorted(len(read) for read in stored["a"].x.reads)  # workers read side by side
     assert sizes_read == [3, 3, *4 * [CHUNK_EXAMPLES]]
 

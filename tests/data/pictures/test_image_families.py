@@ -88,22 +88,15 @@ def test_the_size_is_that_of_the_files(scans: Path) -> None:
     ],
 )
 def test_the_defaults_beat_the_constant_answer(
-    family: str,
-    network: str,
-    scans: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    family: str, network: str, scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cls = datasets.get("ImageFolder")
     monkeypatch.setattr(cls, "metadata", replace(cls.metadata, family=family))
-    component: dict[str, Any] = {"name": network}
-    if network != "ConvNet":
-        component["hparams"] = {"weights": "none"}
+    hparams = {} if network == "ConvNet" else {"weights": "none"}
+    component = {"name": network, "hparams": hparams}
     *_, last = ended(planned(scans, component), tmp_path / "run", data_dir=scans).records()
-    accuracy = {
-        e["environment"]: e["value"]
-        for e in last["evaluations"]
-        if e["metric"] == "accuracy" and e["split"] == "out"
-    }
+    accuracy = [
+        e["value"] for e in last["evaluations"] if e["metric"] == "accuracy" and e["split"] == "out"
+    ]
     constant = 1 / len(NAMES)
-    assert min(accuracy.values()) > 1.5 * constant, accuracy
+    assert min(accuracy) > 1.5 * constant

@@ -14,21 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from oodbench.datasets.coinrun import (
-    FIRST_UNSEEN,
-    FRAMES,
-    MOVES,
-    TEMPERATURE,
-    TRAINING,
-    UNSEEN,
-    CoinRun,
-    Episode,
-    Planner,
-    Shard,
-    Simulator,
-    make_shard,
-    scene,
-)
+from oodbench.datasets.coinrun import CoinRun, Planner, Shard, Simulator, make_shard, scene
 from oodbench.datasets.made import read_manifest, write_manifest
 
 from oodbench.datasets import coinrun, make
@@ -89,8 +75,8 @@ def least(game: Simulator, state: bytes) -> int:
         depth += 1
         following = []
         for at in level:
-            game.put([at] * len(MOVES))
-            won, lost = game.advance(MOVES, FRAMES)
+            game.put([at] * len(coinrun.MOVES))
+            won, lost = game.advance(coinrun.MOVES, coinrun.FRAMES)
             if won.any():
                 return depth
             for there, loss in zip(game.states(), lost, strict=True):
@@ -117,7 +103,7 @@ def test_the_best_moves_win_in_a_new_game(planner: Planner) -> None:
     while not won.any() and decisions < 20:
         decisions += 1
         costs, _ = planner.costs(game.states()[0])
-        won, lost = game.advance(MOVES[[costs.argmin()]], FRAMES)
+        won, lost = game.advance(coinrun.MOVES[[costs.argmin()]], coinrun.FRAMES)
         assert not lost.any()
     assert won.all() and decisions <= expected + 2
     game.close()
@@ -127,9 +113,9 @@ def test_an_episode_is_a_game_played_by_its_own_distributions(planner: Planner) 
     episode = list(planner.episode(np.random.default_rng(0)))
     again = list(Planner(LEVEL).episode(np.random.default_rng(0)))
     costs, _ = planner.costs(planner.start)
-    weights = np.exp(-costs / TEMPERATURE)
+    weights = np.exp(-costs / coinrun.TEMPERATURE)
     expected = np.zeros(15)
-    expected[MOVES] = weights / weights.sum()
+    expected[coinrun.MOVES] = weights / weights.sum()
     np.testing.assert_allclose(episode[0][1], expected, rtol=1e-5)
     game = Simulator(LEVEL, 1)
     assert np.array_equal(episode[0][0], game.images()[0])
@@ -188,7 +174,7 @@ class Pacifist:
     def __init__(self, level: int) -> None:
         self.level = level
 
-    def episode(self, random: np.random.Generator) -> Episode:
+    def episode(self, random: np.random.Generator) -> coinrun.Episode:
         """Three states."""
         for i in range(3 * (self.level >= 10)):
             image = np.full((64, 64, 3), self.level % 256, np.uint8)
@@ -202,11 +188,14 @@ class Pacifist:
 def test_a_level_without_a_way_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coinrun, "Planner", Pacifist)
     settings = CoinRun.Options(levels=4, states=3, test_levels=2)
-    for shard, level in [(Shard(TRAINING, 3), 11), (Shard(UNSEEN, 1), FIRST_UNSEEN + 1)]:
+    for shard, level in [
+        (Shard(coinrun.TRAINING, 3), 11),
+        (Shard(coinrun.UNSEEN, 1), coinrun.FIRST_UNSEEN + 1),
+    ]:
         make_shard(shard, tmp_path, settings)
         images, actions = (np.load(tmp_path / file) for file in shard.files)
         assert (images == level % 256).all()
-        assert len(images) == (3 if shard.part == TRAINING else 1)
+        assert len(images) == (3 if shard.part == coinrun.TRAINING else 1)
         assert len(np.unique(actions, axis=0)) == len(actions)  # without replacement
 
 
@@ -216,7 +205,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data_dir = tmp_path_factory.mktemp("coinrun")
     folder, dataset = data_dir / "CoinRun", CoinRun(SETTINGS)
     for seed, shard in enumerate(dataset.shards):
-        draw, count = np.random.default_rng(seed), 10 if shard.part == TRAINING else 1
+        draw, count = np.random.default_rng(seed), 10 if shard.part == coinrun.TRAINING else 1
         actions = draw.dirichlet(np.ones(15), count).astype(np.float32)
         shard.write(folder, draw.integers(0, 256, (count, 64, 64, 3), np.uint8), actions)
     files = [file for shard in dataset.shards for file in shard.files]

@@ -8,37 +8,26 @@ import torch
 from torch import Tensor
 
 from oodbench.datasets import Dataset, make
+from tests.helpers.data import wilds_images as images
 from tests.helpers.data.transformers_copies import small_codegpt
-from tests.helpers.data.wilds_images import (
-    bdd100k,
-    camelyon17,
-    celeba,
-    domainnet,
-    fmow,
-    globalwheat,
-    iwildcam,
-    poverty,
-    rxrx1,
-    waterbirds,
-)
 from tests.helpers.data.wilds_others import amazon, civilcomments, molpcba, py150, sqf, yelp
 
 COPIES: dict[str, Callable[[Path], None]] = {
-    "Camelyon17": camelyon17,
-    "iWildCam": iwildcam,
-    "FMoW": fmow,
-    "RxRx1": rxrx1,
-    "PovertyMap": poverty,
+    "Camelyon17": images.camelyon17,
+    "iWildCam": images.iwildcam,
+    "FMoW": images.fmow,
+    "RxRx1": images.rxrx1,
+    "PovertyMap": images.poverty,
     "CivilComments": civilcomments,
     "Amazon": amazon,
     "Yelp": yelp,
-    "CelebA": celeba,
-    "Waterbirds": waterbirds,
-    "WILDSDomainNet": domainnet,
-    "BDD100K": bdd100k,
+    "CelebA": images.celeba,
+    "Waterbirds": images.waterbirds,
+    "WILDSDomainNet": images.domainnet,
+    "BDD100K": images.bdd100k,
     "SQF": sqf,
     "MolPCBA": molpcba,
-    "GlobalWheat": globalwheat,
+    "GlobalWheat": images.globalwheat,
     "Py150": py150,
 }
 
