@@ -27,32 +27,33 @@ def read(image: Image.Image, file: Path, **settings: Any) -> np.ndarray:
     return decoded(file, image.size[0]).astype(int)
 
 
+NEGATIVE = {"tiffinfo": {262: 0}}
+"""Settings of a TIFF of the photometric interpretation 0, in which the value 0 is white."""
+
+
 @pytest.mark.parametrize(
-    ("suffix", "values"),
+    ("suffix", "values", "settings"),
     [
-        (".png", GREY),
-        (".png", GREY.astype(np.uint16) * 257),
-        (".tif", GREY.astype(np.uint16) * 257),
-        (".tif", GREY.astype(">u2") * 256),
-        (".pgm", GREY.astype(np.uint16) * 257),
-        (".tif", GREY.astype(np.uint16) * 16),
-        (".tif", GREY.astype(np.uint16)),
-        (".tif", GREY.astype(np.int32) * 2**23),
-        (".tif", GREY.astype(np.int32) * 257),
-        (".tif", (GREY / 255).astype(np.float32)),
-        (".tif", GREY.astype(np.float32)),
+        (".png", GREY, {}),
+        (".png", GREY.astype(np.uint16) * 257, {}),
+        (".tif", GREY.astype(np.uint16) * 257, {}),
+        (".tif", GREY.astype(">u2") * 256, {}),
+        (".pgm", GREY.astype(np.uint16) * 257, {}),
+        (".tif", GREY.astype(np.uint16) * 16, {}),
+        (".tif", GREY.astype(np.uint16), {}),
+        (".tif", GREY.astype(np.int32) * 2**23, {}),
+        (".tif", GREY.astype(np.int32) * 257, {}),
+        (".tif", (GREY / 255).astype(np.float32), {}),
+        (".tif", GREY.astype(np.float32), {}),
+        (".tif", (255 - GREY).astype(np.uint16), NEGATIVE),
+        (".tif", (255 - GREY).astype(np.uint16) * 16, NEGATIVE),
+        (".tif", (255 - GREY).astype(np.uint16) * 257, NEGATIVE),
     ],
 )
-def test_deep_greys_are_their_bytes(suffix: str, values: np.ndarray, tmp_path: Path) -> None:
-    found = read(Image.fromarray(values), tmp_path / f"x{suffix}")
-    assert np.abs(found - GREY[..., None]).max() <= 1
-
-
-@pytest.mark.parametrize("times", [1, 16, 257])
-def test_a_negative_is_developed(times: int, tmp_path: Path) -> None:
-    """In a TIFF of the photometric interpretation 0 the value 0 is white."""
-    values = (255 - GREY).astype(np.uint16) * times
-    found = read(Image.fromarray(values), tmp_path / "x.tif", tiffinfo={262: 0})
+def test_deep_greys_are_their_bytes(
+    suffix: str, values: np.ndarray, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    found = read(Image.fromarray(values), tmp_path / f"x{suffix}", **settings)
     assert np.abs(found - GREY[..., None]).max() <= 1
 
 

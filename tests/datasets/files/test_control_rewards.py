@@ -7,19 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oodbench.datasets.control_rewards import (
-    LOOKAHEAD,
-    STEPS,
-    TASKS,
-    Planner,
-    Settings,
-    Simulator,
-    file_of,
-    write_episode,
-)
+from oodbench.datasets.control_rewards import STEPS, TASKS, Planner, Settings, Simulator, file_of
 from oodbench.datasets.made import write_manifest
 
-from oodbench.datasets import make, md5
+from oodbench.datasets import control_rewards, make, md5
 from oodbench.errors import UserError
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
@@ -96,7 +87,7 @@ def test_an_episode_depends_on_its_number_alone(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         for episode in (4, 7):
-            write_episode(episode, tmp_path / folder, settings)
+            control_rewards.write_episode(episode, tmp_path / folder, settings)
     a, b = (np.load(tmp_path / f / file_of(4)) for f in "ab")
     assert np.array_equal(a, b)
     assert not np.array_equal(a, np.load(tmp_path / "a" / file_of(7)))
@@ -107,7 +98,7 @@ def test_an_episode_depends_on_its_number_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_plans_earn_more_than_chance() -> None:
     random, simulator = np.random.default_rng(0), Simulator("cartpole_swingup", 0)
-    planner = Planner(LOOKAHEAD, 1, 8, random)
+    planner = Planner(control_rewards.LOOKAHEAD, 1, 8, random)
     planned = [simulator.step(planner.action(simulator.scores)) for _ in range(STEPS)]
     simulator = Simulator("cartpole_swingup", 0)
     chance = [simulator.step(planner.random_action()) for _ in range(STEPS)]

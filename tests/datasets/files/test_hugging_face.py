@@ -43,7 +43,7 @@ def listed(folder: Path) -> Any:
     return make("Manifest", {"file": "list.csv", **OPTIONS}, folder)
 
 
-def test_examples_are_those_of_a_manifest(saved: Path, tmp_path: Path) -> None:
+def test_examples_are_those_of_a_manifest_and_unpacked_once(saved: Path, tmp_path: Path) -> None:
     found: Any = make("HuggingFace", {"file": saved.name, **OPTIONS}, tmp_path)
     wanted = listed(tmp_path)
     assert (found.classes, found.environments) == (("cat", "dog"), ("e0", "e1", "e2"))
@@ -53,15 +53,11 @@ def test_examples_are_those_of_a_manifest(saved: Path, tmp_path: Path) -> None:
         assert torch.equal(loaded[name].x.read(rows), examples.x.read(rows))
         assert torch.equal(loaded[name].y, examples.y)
     assert [r.kind for r in found.readings] == ["image", "target", "environment"]
-
-
-def test_pictures_are_unpacked_once_and_whole(saved: Path, tmp_path: Path) -> None:
-    first: Any = make("HuggingFace", {"file": saved.name, **OPTIONS}, tmp_path)
-    files = first.files
-    times = [file.stat().st_mtime_ns for file in files]
+    times = [file.stat().st_mtime_ns for file in found.files]
     again: Any = make("HuggingFace", {"file": saved.name, **OPTIONS}, tmp_path)
-    assert again.files == files and [file.stat().st_mtime_ns for file in files] == times
-    (folder,) = {file.parent for file in files}
+    assert again.files == found.files
+    assert [file.stat().st_mtime_ns for file in again.files] == times
+    (folder,) = {file.parent for file in found.files}
     assert [*folder.parent.glob("tmp*")] == [] and len([*folder.iterdir()]) == 12
 
 

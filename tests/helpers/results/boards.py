@@ -9,18 +9,10 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from oodbench.results import parquet
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.ended import ended, write_part
-from oodbench.results.parquet import (
-    CATEGORIES,
-    RECORDS,
-    RUNS,
-    read_table,
-    records_frame,
-    runs_frame,
-    table_of,
-    write_table,
-)
+from oodbench.results.parquet import RECORDS, RUNS, read_table, table_of, write_table
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from tests.helpers.commands import type_in
@@ -88,9 +80,9 @@ class Stored:
 
 def stored(board: Path) -> Stored:
     """The tables of a board; names are plain texts."""
-    records = records_frame([read_table(board / RECORDS_FILE, RECORDS)])
-    runs = runs_frame(read_table(board / RUNS_FILE, RUNS))
-    return Stored(runs, records.astype(dict.fromkeys(CATEGORIES, object)))
+    records = parquet.records_frame([read_table(board / RECORDS_FILE, RECORDS)])
+    runs = parquet.runs_frame(read_table(board / RUNS_FILE, RUNS))
+    return Stored(runs, records.astype(dict.fromkeys(parquet.CATEGORIES, object)))
 
 
 @contextmanager
@@ -109,7 +101,7 @@ def edited_board(board: Path) -> Iterator[Stored]:
 def edited_results(results: Path) -> Iterator[Stored]:
     """The tables of a results directory to change; records without a run are left out."""
     now = ended(results)
-    tables = Stored(now.runs, records_frame([now.records]))
+    tables = Stored(now.runs, parquet.records_frame([now.records]))
     yield tables
     records = tables.records[tables.records["id"].isin(tables.runs["id"])]
     write_part(replace(now, records=table_of(records, RECORDS)), now.parts, tables.runs)
