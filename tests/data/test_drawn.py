@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from oodbench.data.drawn import DrawnPictures, Picture, outlines, rendered
 from oodbench.data.packages import Files
@@ -109,18 +108,13 @@ def test_only_what_is_damaged_is_made_again(made: Path, source: Path, tmp_path: 
     assert file.read_bytes() == content
 
 
-def shares(flags: Tensor | None) -> float:
-    assert flags is not None
-    return float(flags.double().mean())
-
-
 def test_half_of_the_identities_are_unseen_and_a_fifth_of_each_half_is_out(made: Path) -> None:
     for environment in shapes(made).load(0).values():
         assert environment.x.dtype == torch.uint8
-        assert shares(environment.unseen) == 0.5
         assert environment.out is not None and environment.unseen is not None
+        assert environment.unseen.double().mean() == 0.5
         for half in (environment.unseen, ~environment.unseen):
-            assert shares(environment.out[half]) == 0.2
+            assert environment.out[half].double().mean() == 0.2
 
 
 def test_identities_are_dealt_out_alike_everywhere_and_anew_in_every_trial(made: Path) -> None:

@@ -42,13 +42,6 @@ def sketches(data_dir: Path) -> Sketches:
     return Sketches(Sketches.Options(), data_dir)
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """A server of a folder that prints nothing."""
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder of files: one under its path, one packed under its name."""
@@ -65,13 +58,13 @@ def source(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
     if request.param == "folder":
         yield str(folder)
         return
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 def refusal(dataset: Any, source: str, data_dir: Path) -> str:

@@ -50,10 +50,8 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[Environment], None]:
     return lambda environment: monkeypatch.setattr(Plain, "b", environment, raising=False)
 
 
-def odd(value: float) -> Tensor:
-    x = torch.zeros(40, 3)
-    x[7, 1] = value
-    return x
+ODD = torch.zeros(40, 3)
+ODD[7, 1] = torch.nan
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,7 @@ def odd(value: float) -> Tensor:
         (Environment(torch.zeros(40, 3), Y[:35]), "it has 40 inputs and 35 targets"),
         (Environment(torch.zeros(40, 3), 2 * Y), "the target of example 1 is 2, and it must be 0"),
         (Environment(torch.zeros(40, 3), Y.long()), "targets of the task binary are torch.float32"),
-        (Environment(odd(torch.nan), Y), "the input of example 7 is not finite"),
+        (Environment(ODD, Y), "the input of example 7 is not finite"),
         (Environment(torch.zeros(40, 4), Y), r"an input has the shape \(4,\), and .* is \(3,\)"),
         (Environment(torch.zeros(40, 3).double(), Y), "inputs are .*, not torch.float64"),
         (Environment(torch.zeros(40, 3).numpy(), Y), "inputs are a tensor or .*, not ndarray"),

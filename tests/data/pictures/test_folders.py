@@ -36,12 +36,9 @@ def dataset(root: Path) -> Any:
 def odd_modes(at: Path) -> None:
     """Files in every mode that an image may have."""
     image = picture(1, 0)
-    image.convert("L").save(at / "grey.png")
-    image.convert("LA").save(at / "grey_alpha.png")
-    image.convert("RGBA").save(at / "opaque.png")
-    image.convert("P").save(at / "palette.png")
-    image.convert("CMYK").save(at / "cmyk.jpg")
-    image.convert("1").save(at / "bits.tif")
+    names = {"L": "grey.png", "LA": "grey_alpha.png", "RGBA": "opaque.png", "P": "palette.png"}
+    for mode, name in (names | {"CMYK": "cmyk.jpg", "1": "bits.tif"}).items():
+        image.convert(mode).save(at / name)
     (at / "deep").mkdir()
     image.save(at / "deep" / "NAME.JPG")
 

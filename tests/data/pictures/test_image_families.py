@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets, make
 from oodbench.hparams import draw
-from oodbench.networks.base import build
 from oodbench.sweep.plan import single
 from tests.helpers.results.sweeps import ended
+from tests.networks.test_vision import resnet_file
 
 SIDE = 16
 NAMES = ("zero", "one", "two", "three")
@@ -39,14 +38,6 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def stored(network: Any, folder: Path) -> str:
-    """A file of a ResNet18's weights, as torchvision would store them."""
-    file = folder / "resnet18.pth"
-    head = {"fc.weight": torch.zeros(1000, 512), "fc.bias": torch.zeros(1000)}
-    torch.save({**network.featurizer[0].state_dict(), **head}, file)
-    return str(file)
-
-
 def planned(root: Path, network: dict[str, Any], **keys: Any) -> Any:
     """The one run on the scans, planned as a user would."""
     keys = {"network": network, "steps": 40, "evaluate_every": 40} | keys
@@ -55,8 +46,7 @@ def planned(root: Path, network: dict[str, Any], **keys: Any) -> Any:
 
 @pytest.mark.slow
 def test_rates_and_augmentation_follow_the_network(scans: Path, tmp_path: Path) -> None:
-    values = {"weights": "none", "freeze_batch_norm": False, "dropout": 0.0}
-    weights = stored(build("ResNet18", values, (3, SIDE, SIDE), 6, seed=0), tmp_path)
+    weights = str(resnet_file(tmp_path / "resnet18.pth"))
     small = planned(scans, {"name": "ConvNet"})
     random = planned(scans, {"name": "ResNet18", "hparams": {"weights": "none"}})
     tuned = planned(scans, {"name": "ResNet18", "hparams": {"weights": weights}})
