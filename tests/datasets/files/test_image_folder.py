@@ -331,13 +331,13 @@ def test_classes_with_nearly_the_same_name(
         assert folder(tmp_path).listing
 
 
-def scans(root: Path, name: str, per: int = 3) -> None:
+def scans(root: Path, name: str) -> None:
     """Pictures of three subjects in each of two environments, of which one subject is in both."""
     for environment, subjects in (("a", (1, 2, 3)), ("b", (3, 4, 5))):
         for label, kind in enumerate(("ill", "well")):
             (root / environment / kind).mkdir(parents=True)
             for subject in subjects:
-                for visit in range(per):
+                for visit in range(3):
                     file = root / environment / kind / name.format(subject=subject, visit=visit)
                     picture(visit, label).save(file)
 

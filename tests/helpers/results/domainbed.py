@@ -24,16 +24,15 @@ def write(
     trial: int = 0,
     draw: int = 0,
     dataset: str = "VLCS",
-    algorithm: str = "ERM",
     done: bool = True,
 ) -> Path:
     """A run as DomainBed writes it."""
     args = {
-        "algorithm": algorithm, "dataset": dataset, "test_envs": test_envs, "trial_seed": trial,
+        "algorithm": "ERM", "dataset": dataset, "test_envs": test_envs, "trial_seed": trial,
         "hparams_seed": draw, "holdout_fraction": 0.2, "steps": 601, "checkpoint_freq": None,
         "seed": 7, "task": "domain_generalization", "uda_holdout_fraction": 0,
     }  # fmt: skip
-    path = folder / f"{algorithm}-{dataset}-{test_envs}-{trial}-{draw}"
+    path = folder / f"ERM-{dataset}-{test_envs}-{trial}-{draw}"
     path.mkdir(parents=True)
     text = "".join(record(args, step, values) for step, values in accuracies.items())
     (path / "results.jsonl").write_text(text)
