@@ -88,6 +88,8 @@ def test_other_weights_or_images_make_others(options: Options, tmp_path: Path) -
     folders = {folder(), folder(weights=other), folder(settings=["root=set", "size=33"])}
     moved = (tmp_path / "r18.pth").rename(tmp_path / "moved.pth")
     assert len(folders) == 3 and folder(weights=str(moved)) in folders
+    with pytest.raises(UserError, match="needs --data-dir DIR, where the features are kept"):
+        frozen(None, options, of="ColoredDigits", settings=["copies=1"], weights=other).load(0)
 
 
 def test_the_ceiling_shows_the_tests_features_everywhere(

@@ -179,6 +179,7 @@ def unchanged(data: pd.DataFrame) -> pd.DataFrame:
     ("change", "options", "message"),
     [
         (unchanged, {"kind": "real"}, "line 2: 'target' must be a number, .*, or leave the row"),
+        (lambda d: d.assign(target=["1", "n/a"] * 100), {"kind": "real"}, "line 3: .* not 'n/a'"),
         (lambda d: d.assign(target=7), {"kind": "real"}, "'target' is 7 in every row"),
         (lambda d: d.assign(c=["red", *d["c"][1:]]), {}, "'c' must be a number, not 'red'; write"),
         (lambda d: d.assign(c=[f"P {i}." for i in d.index]), {}, "'c' has 200 categories, and a"),
