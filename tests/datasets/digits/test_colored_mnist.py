@@ -177,6 +177,15 @@ def test_classes_and_digits_are_kept_by_their_shares(mnist_dir: Path) -> None:
         assert size == expected
 
 
+def test_the_classes_shift_and_labels_and_colours_come_after(mnist_dir: Path) -> None:
+    environments = shifted(mnist_dir, "class")
+    for name, below_five in (("0.2", 0.9), ("0.1", 0.1), ("0.9", 0.5)):
+        e = environments[name]
+        share = below_five * 0.75 + (1 - below_five) * 0.25
+        assert abs(e.y.mean().item() - share) < 0.02
+        assert near(color(e) != e.y, float(name))
+
+
 def test_shades_split_the_colours(mnist_dir: Path) -> None:
     environments = shifted(mnist_dir, "colour")
     plain = make("ColoredMNIST", {}, mnist_dir).load(0)
