@@ -163,6 +163,7 @@ def test_augmentation_depends_on_seed_and_step_alone() -> None:
     data = [Examples(torch.zeros(8, 2), torch.arange(8)) for _ in range(2)]
     a, b, c = (Batches(data, 4, seed, transform=noisy) for seed in (0, 0, 1))
     torch.manual_seed(3)
+    assert a[5].x.shape == (2, 4, 2) and a[5].views is None
     assert torch.equal(a[5].x, b[5].x)
     assert not torch.equal(a[5].x, a[6].x)
     assert not torch.equal(a[5].x, c[5].x)
