@@ -327,15 +327,17 @@ def test_an_environment_in_other_units(
     assert found(tmp_path, data.assign(measured=shifted.round(4))) == {}
 
 
-def test_the_target_may_be_in_another_unit_and_widely_spread_numbers_are_not(
-    tmp_path: Path,
-) -> None:
+def test_smaller_numbers_and_the_target_may_be_in_another_unit(tmp_path: Path) -> None:
     data = frame()
     there = data["environment"] == "B"
-    wide = data.assign(income=data["income"] * (1 + 9 * there))
-    assert "another unit" not in found(tmp_path, wide)
+    small = data.assign(height=data["height"] / np.where(there, 100, 1))
+    unit = only(tmp_path, small, "another unit")
+    assert (unit.environments[1], unit.example) == ("B", "height")
+    assert 90 < unit.counts["times"] < 110
     target = data.drop(columns="height").assign(target=data["height"] * np.where(there, 100, 1))
     assert only(tmp_path, target, "another unit", kind="real").example == "target"
+    wide = data.assign(income=data["income"] * (1 + 9 * there))
+    assert "another unit" not in found(tmp_path, wide)
 
 
 def test_a_column_without_a_cell_in_an_environment(tmp_path: Path) -> None:
