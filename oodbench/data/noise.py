@@ -53,7 +53,10 @@ def checked(dataset: Dataset, keys: Mapping[str, Any]) -> dict[str, Any] | None:
         for name in {*map(str, amount)} - {*dataset.environments}:
             hint = " (it stands beside `amount`, which has the environments)" * (name in PARTS)
             raise unknown("environment", name, dataset.environments, where, hint)
-        amount = {str(name): _number(is_of_labels, v, f"'{name}' in {where}") for name, v in amount.items()}
+        amount = {
+            str(name): _number(is_of_labels, v, f"'{name}' in {where}")
+            for name, v in amount.items()
+        }
     else:
         amount = _number(is_of_labels, amount, where)
     is_noisy = any(amount.values()) if isinstance(amount, dict) else amount

@@ -15,7 +15,7 @@ from tests.docs.findings import by_trial, filled, significant, table_row, write
 
 NAME = "noise"
 TEST, MEMORIZED = "accuracy", "memorized"
-CHOSEN, LAST = "chosen", "last"
+CHOSEN, BY_VALIDATION, LAST = "chosen", "by val_env", "last"
 SHARES = ("clean labels", "25 % noise", "50 % noise")
 NOISES = {
     "desert rodents": ("no noise", "25 %", "50 %"),
@@ -31,12 +31,14 @@ Found = Mapping[tuple[str, str], Estimate]
 
 
 def measured(results: Path) -> Values:
-    """The values on test environments and the shares memorized, at two steps of a run: the one that
-    `train_val` chooses, and, of rows without draws, the last one.
+    """The values on test environments and the shares memorized, at up to three steps of a run: those that
+    `train_val` and `val_env` choose, and, of rows without draws, the last one.
     """
     tables = read_results(Directory(results))
     runs = tables.runs
     steps = {CHOSEN: choose(tables, "train_val")}
+    if runs["validation_environments"].map(len).any():
+        steps[BY_VALIDATION] = choose(tables, "val_env")
     if runs["draw"].nunique() == 1:
         last = tables.records.groupby("id", observed=True)["step"].max().reset_index()
         steps[LAST] = last.astype({"id": object})
@@ -51,26 +53,26 @@ def measured(results: Path) -> Values:
     return found
 
 
-def gained(values: Values, dataset: str, row: str) -> np.ndarray[Any, Any]:
+def gained(values: Values, dataset: str, row: str, step: str = CHOSEN) -> np.ndarray[Any, Any]:
     """What a row gains over early-stopped ERM at the chosen steps, in each trial."""
-    found, erm = (values[dataset][each][f"{TEST} {CHOSEN}"] for each in (row, "ERM"))
+    found, erm = (values[dataset][each][f"{TEST} {step}"] for each in (row, "ERM"))
     return np.subtract(found, erm) * (-1 if dataset.startswith("SEM") else 1)
 
 
-def gains(values: Values, datasets: Iterable[str]) -> Found:
+def gains(values: Values, datasets: Iterable[str], step: str = CHOSEN) -> Found:
     """The gains over ERM of all other rows on some datasets."""
     rows = [(dataset, row) for dataset in datasets for row in values[dataset] if row != "ERM"]
-    return {(dataset, row): estimate(gained(values, dataset, row)) for dataset, row in rows}
+    return {(dataset, row): estimate(gained(values, dataset, row, step)) for dataset, row in rows}
 
 
-def more_with_noise(values: Values) -> Found:
+def more_with_noise(values: Values, step: str = CHOSEN) -> Found:
     """How much larger the gains over ERM are with most noise than with none, paired by trial."""
     found = {}
     for dataset, noises in NOISES.items():
         none, _, most = (f"{dataset}, {noise}" for noise in noises)
         for row in values[none]:
             if row != "ERM":
-                more = gained(values, most, row) - gained(values, none, row)
+                more = gained(values, most, row, step) - gained(values, none, row, step)
                 found[dataset, row] = estimate(more)
     return found
 
