@@ -8,7 +8,16 @@ import pytest
 from oodbench.sweep.file import Row, find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from tests.docs.findings import DOCS, significant, stored
-from tests.docs.noise import NOISES, PENALTIES, SHARES, gains, measured, more_with_noise, page
+from tests.docs.noise import (
+    BY_VALIDATION,
+    NOISES,
+    PENALTIES,
+    SHARES,
+    gains,
+    measured,
+    more_with_noise,
+    page,
+)
 
 PAGE = (DOCS / "noise.md").read_text()
 TEXT = " ".join(PAGE.split())
@@ -98,6 +107,19 @@ def test_on_the_model_it_depends_on_the_method() -> None:
         assert text in TEXT
 
 
+def test_validation_environments_leave_no_resistance() -> None:
+    masks = [*significant(gains(VALUES, SHARES, BY_VALIDATION)).values()]
+    text = f"By `val_env` there is no gain either, and there are {masks.count(-1)} losses."
+    assert 1 not in masks and text in TEXT
+    found = gains(VALUES, PENALTIES, BY_VALIDATION)
+    positive = [place for place, sign in significant(found).items() if sign == 1]
+    assert positive == [("SEM, no noise", row) for row in ("MMREx", "GroupDRO")]
+    clean, most = (found[f"SEM, {noise}", "GroupDRO"].mean for noise in NOISES["SEM"][::2])
+    assert f"GroupDRO's gain on the model is {clean:.2f} without noise and {most:.2f} with" in TEXT
+    changes = significant(more_with_noise(VALUES, BY_VALIDATION))
+    assert not any(changes.values()) and f"none of the {len(changes)} changes is" in TEXT
+
+
 @pytest.mark.slow
 def test_the_command_measures_a_sweep(tmp_path: Path) -> None:
     sweep = read_sweep(find_sweep("noise-masks"), ["trials=2", "steps=2", "evaluate_every=1"])
@@ -105,5 +127,6 @@ def test_the_command_measures_a_sweep(tmp_path: Path) -> None:
     launch(sweep.model_copy(update=small), LaunchOptions(out=tmp_path / "out", launcher="debug"))
     (row,) = measured(tmp_path / "out")["25 % noise"].values()
     assert {len(values) for values in row.values()} == {2}
-    assert row.keys() == {f"{a} {b}" for a in ("accuracy", "memorized") for b in ("chosen", "last")}
+    steps = ("chosen", "by val_env", "last")
+    assert row.keys() == {f"{a} {b}" for a in ("accuracy", "memorized") for b in steps}
     assert all(0 <= value <= 1 for value in np.ravel([*row.values()]))
