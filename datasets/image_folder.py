@@ -25,6 +25,8 @@ from oodbench.tasks import Task
 
 from .listed import SPLIT, class_notes, one_name, split_note
 
+WRAPPER = re.compile(r"(images?|imgs?|pictures?|photos?|data|jpe?gs?|pngs?)", re.IGNORECASE)
+"""The names of folders between environments and classes that mean nothing."""
 VALIDATION = ("dev", "eval")
 """Other names of `val`."""
 SUBJECT = re.compile(r"[a-z]+[-_]?\d+(?=[-_])", re.IGNORECASE)
@@ -183,9 +185,8 @@ class ImageFolder(OwnImages):
                     f"ImageFolder: {at} has no images in folders of classes ({form}); {others}"
                 )
         names = self._without_splits(names)
-        between = {folders[1] for folders in names.values() if len(folders) > 2}
-        are_deeper = all(len(folders) > 2 for folders in names.values())
-        if are_deeper and len(between) == 1 and not self.options.attributes:
+        between = [folders[1] if len(folders) > 2 else "" for folders in names.values()]
+        if all(map(WRAPPER.fullmatch, between)) and not self.options.attributes:
             # as in amazon/images/mug/1.jpg of Office-31
             return {file: (folders[0], *folders[2:]) for file, folders in names.items()}
         return names
@@ -278,7 +279,6 @@ class ImageFolder(OwnImages):
             f"environments are the folders of {root}, alone in {self.given}": root != self.given,
             f"the classes {some(self.classes, 4)} are called like environments: folders are "
             "ENVIRONMENT/CLASS/IMAGE, not CLASS/ENVIRONMENT/IMAGE": are_domains == [True, False],
-            split_note(self.environments): True,
         }
         for what, names in (("environments", self.environments), ("classes", self.classes)):
             notes[f"{what} {look_alikes(names)}"] = look_alikes(names)
@@ -286,6 +286,7 @@ class ImageFolder(OwnImages):
             notes |= {_same_subjects(listing): True}
         said = [note for note, is_so in notes.items() if note and is_so]
         of_classes = class_notes(each, self.test_environments)
+        said += split_note(self.environments)
         return [*of_classes, *super().notes, *said, *_strays(sizes), *_strays(classes)]
 
 

@@ -176,8 +176,8 @@ class Listed(Dataset):
                 counts[name] = {self.classes[c]: found[c] for c in sorted(found)}
         of_classes = class_notes(counts, self.test_environments)
         others = super().notes
-        of_names = filter(None, [split_note(self.environments)])
-        return [*of_classes, *of_names, *self.rows.notes, *said, *self._ungrouped(), *others]
+        of_classes += split_note(self.environments)
+        return [*of_classes, *self.rows.notes, *said, *self._ungrouped(), *others]
 
     def _ungrouped(self) -> Iterator[str]:
         for r in () if self.options.group else self.readings:
@@ -316,12 +316,12 @@ class Listed(Dataset):
         return out
 
 
-def split_note(environments: Sequence[str]) -> str:
-    """A sentence if all environments are called like splits; empty otherwise."""
-    if not environments or not all(map(SPLIT.fullmatch, environments)):
-        return ""
+def split_note(environments: Sequence[str]) -> list[str]:
+    """A sentence if all of several environments are called like splits."""
+    if len(environments) < 2 or not all(map(SPLIT.fullmatch, environments)):
+        return []
     text = f"environments are called like splits ({', '.join(environments)}), and splits of one data set "
-    return f"{text}differ by chance alone"
+    return [f"{text}differ by chance alone"]
 
 
 def one_name(texts: Sequence[str]) -> tuple[list[str], str]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from oodbench.columns import EMPTY, IMPUTATIONS, Columns, Reading
-from oodbench.data.tables.audit import in_several
+from oodbench.data.tables.audit import APART, in_several
 from oodbench.data.tables.readings import (
     MOST,
     NAMELESS,
@@ -180,8 +180,7 @@ class Table(Listed):
         if is_index and not is_named:
             why = f"it {'counts' if counts else 'names'} the rows; `features` may name it"
             if name.lower() == "id" and not counts and len(shared := in_several(of_environments)):
-                why += f"; if the {len(shared)} values that are in several environments name patients or "
-                why += "things, `group` with `group_across: drop` keeps them out of training"
+                why += f"; {len(shared)} values are in several environments: {APART}"
             return replace(reading, kind="index", why=why, unusual=True), None
         if counts and not is_named:
             why = f"{reading.why}; it counts the rows: `features` leaves it out"

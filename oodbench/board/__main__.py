@@ -153,6 +153,8 @@ def run(
     from oodbench.sweep.plan import make_plan, show_plan
     from oodbench.sweep.resolve import looked_up
 
+    if steps_per_second and not plan:
+        raise UserError("--steps-per-second is for --plan")
     board = find_board(name)
     labels = [label for text in algorithms or ["all"] for label in from_commas(text) if label]
     if not labels:

@@ -185,8 +185,10 @@ def _of_scales(dataset: Images) -> Iterator[Finding]:
     most = {n: max(bytes.fromhex("".join(each))) for n, each in tiny.items() if len(each) >= FEW}
     low, high = (pick(most, key=lambda name: most[name], default="") for pick in (min, max))
     if most and DARKER * most[low] <= most[high]:
-        text = f"no picture of '{low}' is brighter than {most[low]} of 255, and those of '{high}' reach "
-        text += f"{most[high]}: their values may be of another scale"
+        text = (
+            f"no part of a picture of '{low}' is brighter than {most[low]} of 255 on average, and "
+        )
+        text += f"parts of '{high}' reach {most[high]}: their values may be of another scale"
         yield Finding("another scale", (low, high), most, "", text)
 
 
@@ -286,7 +288,6 @@ def _shared(
         text += f" are of {counted(len(units), 'group')}{f' (such as {example!r})' * bool(example)}"
         text += f" that are also in {listed}"
         if dataset.separates_clusters:
-            counts["left"] = left
             text += f": {left} of {len(whole)} examples are left to train on"
         elif hasattr(dataset.options, "group_across"):
             text += ": `group_across: drop` leaves them out of training"

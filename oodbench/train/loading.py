@@ -143,7 +143,7 @@ def _prepared(
     data = _load(*source)
     data = _by_role(data, held_out)
     if data.dataset.separates_clusters:
-        data = _apart(data, held_out)
+        data = apart(data, held_out)
     if (wanted := json.loads(noise)) is not None:
         data = _with_noise(data, _load(*source), wanted, held_out, clean, source[2])
     if data.dataset.standardises_targets:
@@ -191,7 +191,11 @@ def _with_noise(
     return replace(data, environments=environments, mislabeled=mislabeled)
 
 
-def _apart(data: Data, held_out: Collection[str]) -> Data:
+def apart(data: Data, held_out: Collection[str]) -> Data:
+    """The data without training examples that share a cluster with a held-out environment.
+
+    Raises UserError if that leaves nothing of a training environment.
+    """
     clusters = {name: e.clusters for name, e in data.environments.items() if e.clusters is not None}
     taken = [clusters[name] for name in held_out if name in clusters]
     splits = dict(data.splits)
@@ -200,8 +204,8 @@ def _apart(data: Data, held_out: Collection[str]) -> Data:
         splits[name] = {half: i[stays[i.cpu()].to(i.device)] for half, i in splits[name].items()}
         if not len(splits[name]["in"]):
             raise UserError(
-                f"{data.dataset.label}: with {', '.join(held_out)} held out, `group_across: drop` leaves "
-                f"nothing of '{name}' to train on"
+                f"{data.dataset.label}: with {', '.join(sorted(held_out))} held out, `group_across: drop` "
+                f"leaves nothing of '{name}' to train on"
             )
     return replace(data, splits=splits)
 

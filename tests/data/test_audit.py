@@ -529,6 +529,13 @@ def of_patients(data: pd.DataFrame) -> pd.DataFrame:
     return data.assign(id=1000 + 37 * (np.arange(len(data)) % 40))
 
 
+def halved(data: pd.DataFrame) -> pd.DataFrame:
+    """Few rows of coarse columns, one of which follows from another."""
+    age = np.random.default_rng(0).integers(20, 60, len(data))
+    plain = data[["target", "environment"]].assign(age=age, decade=age // 10)
+    return plain.assign(smoker=np.random.default_rng(1).integers(2, size=len(data)))
+
+
 def resampled(data: pd.DataFrame) -> pd.DataFrame:
     plain = data.drop(columns="environment").sample(3 * len(data), replace=True, random_state=0)
     return plain.assign(environment=np.random.default_rng(0).choice([*"ABC"], len(plain)))
@@ -547,8 +554,9 @@ def of_codes(data: pd.DataFrame) -> pd.DataFrame:
         (
             of_patients,
             "an identifier",
-            "40 of its 40 values are in several environments: `group` w",
+            "40 of its 40 values are in several environments: if",
         ),
+        (halved, "equal inputs", "share the inputs of examples of 'A', 'B': chance"),
         (resampled, "copies", "share the inputs of examples of 'A', 'B': copies of training"),
         (of_codes, "a telling column", "'code' alone tells the target (100 % of the classes)"),
     ],
@@ -584,5 +592,5 @@ def test_a_plan_refuses_to_drop_every_training_example(tmp_path: Path) -> None:
     data.to_csv(tmp_path / "t.csv", index=False)
     entry = {"name": "Table", "file": "t.csv", "group": "person", "group_across": "drop"}
     sweep = validate({"name": "s", "datasets": [entry], "algorithms": ["ERM"], "steps": 1}, "s")
-    with pytest.raises(UserError, match="0 of 180 examples are left to train on"):
+    with pytest.raises(UserError, match=r"drop` leaves nothing of '[AB]' to train on"):
         make_plan(sweep, tmp_path)

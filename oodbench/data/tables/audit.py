@@ -29,6 +29,9 @@ SAMPLE = 20_000
 """Columns are judged by at most about this many rows."""
 MANY, SEVERAL = 20, 10
 """The least number of different values of an identifier, without and with the name of one."""
+APART = (
+    "if these are patients or things, `group` with `group_across: drop` keeps them out of training"
+)
 MEANINGLESS = ("an identifier", "an environment column")
 """Findings on columns in which copies of an example may differ; `counts` names these columns."""
 COUNTED = re.compile(r"(.*\D)\d{3,}")
@@ -104,7 +107,7 @@ def of_columns(
                 text += (
                     f", and {len(shared)} of its {distinct:,} values are in several environments: "
                 )
-                text += "`group` with `group_across: drop` keeps equal ones out of training"
+                text += APART
             elif 2 * distinct <= len(values):
                 text += ", and `group` keeps its equal values on one side of a split"
             yield Finding("an identifier", (*parts,), {name: distinct}, name, text)
@@ -125,10 +128,9 @@ def of_columns(
 def are_coarse(
     columns: Columns | None, environments: Mapping[str, Environment], ignored: Collection[str]
 ) -> bool:
-    """Whether rows of a table may be equal by chance, judged by the two columns with the most values.
+    """Whether rows of a table may be equal by chance: no column alone tells nearly all distinct rows apart.
 
-    Their pairs then are too few to tell most of the distinct rows apart, or are most of all pairs that
-    their values can make. The columns `ignored` do not count.
+    The columns `ignored` do not count.
     """
     parts = {name: e for name, e in environments.items() if len(e.y)}
     if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
@@ -137,10 +139,7 @@ def are_coarse(
     kept = [i for i, name in enumerate(rows.names) if name not in ignored]
     kept = kept or [*range(len(rows.names))]
     distinct = np.unique(rows.x[:, kept], axis=0)
-    sizes = np.array([len(np.unique(column)) for column in distinct.T])
-    finest = np.argsort(sizes)[-2:]
-    pairs = len(np.unique(distinct[:, finest], axis=0))
-    return 2 * pairs < len(distinct) or 2 * pairs > int(sizes[finest].prod())
+    return max(len(np.unique(column)) for column in distinct.T) < 0.9 * len(distinct)
 
 
 def _sampled(columns: Columns, parts: Mapping[str, Environment], training: Sequence[str]) -> Rows:
@@ -192,7 +191,7 @@ def _stuck(name: str, values: Array, environment: Array, names: Sequence[str]) -
         low, high = others.min(), others.max()
         if max(low - here[0], here[0] - high) > others.std():
             text = f"'{name}' is {here[0]:g} in every row of '{names[i]}', and from {low:g} to {high:g} "
-            text += "elsewhere: it may stand for a gap there"
+            text += "elsewhere: a gap, or another design, there"
             yield Finding("a constant column", (names[i],), {}, name, text)
 
 
@@ -304,14 +303,16 @@ def _score(values: Array, target: Array, is_class: bool, is_category: bool = Fal
         return 0.0
     order = np.lexsort((np.random.default_rng(0).permutation(len(values)), values))
     steps, ties = np.diff(target[order]), np.diff(values[order]) == 0
+    spread = target.var()
     if (2 if is_category else FEW) * (len(ties) - ties.sum()) < len(values):
         steps = steps[ties]
+        spread = target[order][np.append(ties, False) | np.append(False, ties)].var()
     if not is_class:
         # neighbours differ if rows are few; a line or the ranks may still predict the target
         ranks = np.argsort(np.argsort(target[order]))
         line = 1 - np.corrcoef(values, target)[0, 1] ** 2
         curve = 1 - np.corrcoef(np.arange(len(ranks)), ranks)[0, 1] ** 2
-        error, least = min(line, curve, (steps**2).mean() / 2 / target.var()), 0.01
+        error, least = min(line, curve, (steps**2).mean() / 2 / max(spread, ROUNDING)), 0.01
     else:
         others = len(target) - np.bincount(target.astype(int)).max()
         error, least = (steps != 0).mean() / 2, min(0.01, others / len(target) / 10)

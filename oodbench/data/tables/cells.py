@@ -355,10 +355,9 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
     except pa.ArrowInvalid as error:
         _check(text, separator, path)
         raise UserError(f"{path}: {' '.join(str(error).split())[:160]}") from None
-    if len(table) < text.rstrip().count(
-        "\n"
-    ):  # blank lines, or Arrow let an open quote swallow rows
-        _check(text, separator, path)
+    if len(table) < text.rstrip().count("\n"):
+        if len(table) + 1 < sum(not line.isspace() for line in io.StringIO(text)):
+            _check(text, separator, path)  # Arrow lets an open quote swallow the rows after it
     size = len(table)
     while size and not any(column[size - 1].as_py().strip() for column in table.columns):
         size -= 1  # spreadsheets write empty rows below the last one

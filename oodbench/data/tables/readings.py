@@ -134,9 +134,7 @@ class Reader:
     def __init__(self, cells: Cells, decimal: str, rows: Mapping[str, Sequence[int]]) -> None:
         """Take the decimal sign, which is detected if empty, and the `rows` of each environment."""
         self.table, self._rows = cells, rows
-        chosen = decimal or self._found_decimal()
-        others = [] if decimal else [f for d in FORMS if d != chosen for f in FORMS[d]]
-        self.forms = [*FORMS[chosen], SPACED[chosen], *others]
+        self.forms = [*FORMS[decimal], SPACED[decimal]] if decimal else self._found_forms()
         """The forms of numbers in the order in which they are tried."""
         self._written: dict[str, tuple[Form, str]] = {}
         """The form and the unit of each column that was read as numbers."""
@@ -268,20 +266,27 @@ class Reader:
             return False
         return pc.all(pc.match_substring_regex(pc.drop_null(_filled(cells)), DATE)).as_py() is True
 
-    def _found_decimal(self) -> str:
-        thousands, of_commas = FORMS["."][1], (*FORMS[","], SPACED[","])
-        found = "."
-        for cells in self.table.texts_of_columns:
-            if not pc.any(pc.match_substring_regex(cells, "[.,]")).as_py():
-                continue
+    def _found_forms(self) -> list[Form]:
+        """All forms; those with a decimal comma come first if some column needs it.
+
+        If another column needs a point, as beside answers such as "1,3", plain numbers of both come first.
+        """
+        (_, thousands), of_commas = FORMS["."], [*FORMS[","], SPACED[","]]
+        columns = [
+            (c, pc.any(pc.match_substring(c, ",")).as_py()) for c in self.table.texts_of_columns
+        ]
+        chosen, needs_point = ".", False
+        for cells, has_comma in columns if any(has for _, has in columns) else ():
             filled = _filled(cells)
             if not any(form.fits(filled) for form in of_commas):
-                if self.table.separator != ";" and POINT.fits(filled):
-                    return "."  # a comma in another column is that of answers such as "1,3"
-            elif self.table.separator == ";" or not thousands.fits(filled):
-                if pc.any(pc.match_substring(cells, ",")).as_py():
-                    found = ","
-        return found
+                needs_point |= POINT.fits(filled)
+            elif has_comma and (self.table.separator == ";" or not thousands.fits(filled)):
+                chosen = ","
+        if chosen == ".":
+            return [*FORMS["."], SPACED["."], *FORMS[","]]
+        return (
+            [COMMA, POINT, *of_commas[1:], thousands] if needs_point else [*of_commas, *FORMS["."]]
+        )
 
 
 def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:

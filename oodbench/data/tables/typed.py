@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -79,7 +80,13 @@ def table_files(path: Path) -> list[Path]:
 
 def _shown(folder: Path, files: Iterable[Path]) -> list[Path]:
     """The sorted files that programs read: names that begin with . or _ are of copies and parts of jobs."""
-    return sorted(f for f in files if not re.search(r"(^|[/\\])[._]", str(f.relative_to(folder))))
+    found = sorted(files)
+
+    def is_read(file: Path) -> bool:
+        parts = file.relative_to(folder).parts
+        return not any(p[0] in "._" and not PARTITION.fullmatch(p) for p in parts)
+
+    return [file for file in found if is_read(file)] or found
 
 
 def _no_table(path: Path) -> UserError:
@@ -176,10 +183,12 @@ def _partitioned(table: pa.Table, folders: Sequence[str]) -> pa.Table:
         text = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
         if name not in table.column_names:
             table = table.append_column(name, pa.array([text] * len(table), pa.string()))
-        elif other := {*map(str, pc.unique(table[name].cast(pa.string())).to_pylist())} - {
-            str(text)
-        }:
-            raise ValueError(f"a file in {name}={text} has {min(other)} in its own column '{name}'")
+            continue
+        with suppress(pa.ArrowException):  # texts that are no value of the column's type
+            odd = pc.not_equal(table[name], pa.scalar(text).cast(table[name].type))
+            if (row := pc.index(odd, True).as_py()) >= 0:
+                other = table[name][row].as_py()
+                raise ValueError(f"a file in {name}={text} has {other} in its own column '{name}'")
     return table
 
 

@@ -294,6 +294,9 @@ def test_hidden_files_of_a_partitioned_folder_are_not_read(tmp_path: Path) -> No
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, tmp_path / f"{name}.parquet")
     assert Cells(tmp_path).texts("env") == ["A", "A", "B", "B"]
+    (tmp_path / "by/month=01").mkdir(parents=True)
+    pq.write_table(pa.table({"month": [1]}), tmp_path / "by/month=01/_all.parquet")
+    assert Cells(tmp_path / "by").texts("month") == ["1"]
     pq.write_table(table.append_column("env", pa.array(["A", "C"])), tmp_path / "env=A/p.parquet")
     with pytest.raises(UserError, match="a file in env=A has C in its own column 'env'"):
         Cells(tmp_path)

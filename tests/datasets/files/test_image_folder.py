@@ -167,6 +167,9 @@ def test_an_archives_own_level_is_found(tmp_path: Path) -> None:
     draw(tmp_path / "office", ("amazon/images", "dslr/images"), ("mug", "pen"))
     office = folder(tmp_path / "office")
     assert office.environments == ("amazon", "dslr") and office.classes == ("mug", "pen")
+    draw(tmp_path / "cats", ("a/cat", "b/cat"), ("s1", "s2"))
+    with pytest.raises(UserError, match="has only images of 'cat'"):
+        folder(tmp_path / "cats").check()
     assert sizes(office) == {"amazon": 8, "dslr": 8}
     styles = ("art_painting", "cartoon", "photo", "sketch")
     draw(tmp_path / "PACS/kfold", styles, [f"c{i}" for i in range(7)], count=1)
