@@ -129,7 +129,7 @@ def scores(table: pd.DataFrame, kind: str = METHOD) -> pd.DataFrame:
     counts = table["complete"] & (table["undefined"] == "") & (table["kind"] == kind)
     values = on_tests(table[counts])
     sets = {t: "" if len(t) == 1 else f" of {'+'.join(t)}" for t in values["test_environments"]}
-    names = values["environment"] + values["test_environments"].map(sets).astype(str)
+    names = values["environment"] + [sets[t] for t in values["test_environments"]]
     values = values.assign(environment=names).rename(columns={"dataset_label": "dataset"})
     columns = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
     return values[columns].reset_index(drop=True)

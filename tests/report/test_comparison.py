@@ -203,3 +203,13 @@ def test_the_complete_copy_of_a_run_is_taken(tmp_path: Path) -> None:
             if run.trial == wanted:
                 (made.results.run(run_id).path / "done.json").unlink()
     assert set(joined([made.results.path for made in halves]).runs["state"]) == {"done"}
+
+
+def test_a_test_environment_may_be_alone_and_in_a_set(sweep: OneStep) -> None:
+    for label, value in (("ERM", 0.5), ("IRM", 0.6)):
+        for trial in range(3):
+            sweep.add(spec("D", label, "t", trial=trial), value)
+            sweep.add(spec("D", label, "t+u", trial=trial), value + 0.1, value + 0.2)
+    shown = compared(sweep)
+    assert shown.blocks[0].header[1:5] == ["t", "t (of t+u)", "u", "mean"]
+    assert block(shown).rows[0][:4] == ["IRM", "+10.0", "[+10.0, +10.0]", "9/0/0"]

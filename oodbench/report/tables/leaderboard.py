@@ -81,8 +81,7 @@ class Leaderboard:
     def values(self) -> pd.DataFrame:
         """Values by ENTRY and trial: on test environments, over them, and of the predictor itself."""
         tests, own = on_tests(self.cells), self.cells[self.cells["environment"] == ""]
-        names = {t: "+".join(t) for t in tests["test_environments"]}
-        joined = tests.assign(test_environments=tests["test_environments"].map(names))
+        joined = tests.assign(test_environments=tests["test_environments"].map("+".join))
         parts = [joined, over_tests(tests), over_tests(own)]
         return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
