@@ -129,7 +129,8 @@ def scores(table: pd.DataFrame, kind: str = METHOD) -> pd.DataFrame:
     counts = table["complete"] & (table["undefined"] == "") & (table["kind"] == kind)
     values = on_tests(table[counts])
     sets = {t: "" if len(t) == 1 else f" of {'+'.join(t)}" for t in values["test_environments"]}
-    names = values["environment"] + [sets[t] for t in values["test_environments"]]
+    of_sets = values["test_environments"].map(lambda t: sets[t])  # pandas misreads a map of tuples
+    names = values["environment"] + of_sets.astype(str)
     values = values.assign(environment=names).rename(columns={"dataset_label": "dataset"})
     columns = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
     return values[columns].reset_index(drop=True)
