@@ -54,7 +54,7 @@ def test_a_dry_run_shows_what_is_then_submitted(cluster: Cluster, tmp_path: Path
     (script,) = out.glob("jobs/*/*_submission.sh")
     text = script.read_text()
     options = [line for line in shown.output.splitlines() if line.startswith(("--", "export"))]
-    assert len(options) == 8 and all(option in text for option in options)
+    assert len(options) == 9 and all(option in text for option in options)
     text = text.replace(script.parent.name, "tiny-NAME").replace(str(tmp_path), "/home/me")
     text = text.replace(sys.executable, "python").replace(str(checkout()), "/home/me/oodbench")
     assert text == GOLDEN.read_text()

@@ -191,7 +191,7 @@ class Slurm(Launcher):
         flags = [f"--{key}" if v is True else f"--{key}={v}" for key, v in options.items()]
         for name, packs in arrays.items():
             title = f"\n{request.jobs / name}: {counted(len(packs), 'job')}"
-            most = request.asked.parallel or len(packs)
+            most = min(len(packs), request.asked.parallel or len(packs))
             array = [f"--array=0-{len(packs) - 1}%{most}"] * (len(packs) > 1)
             console.print("\n".join([title, *array, *flags, *request.setup]), soft_wrap=True)
 

@@ -72,7 +72,7 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
     Slurm().preview(job(plan, tmp_path, resources=resources), terminal())
     shown = capsys.readouterr().out
     assert ": 2 jobs" in shown
-    assert "--array=0-1%3\n" in shown
+    assert "--array=0-1%2\n" in shown
     assert all(line in shown for line in ("--time=20", "--gpus-per-node=a100:1", "--requeue\n"))
     assert "Slurm: 7 runs in 2 jobs.\n" in shown
     Slurm().preview(job(plan, tmp_path, resources={}), terminal())
