@@ -22,6 +22,7 @@ from oodbench.data.tables.audit import (
     are_coarse,
     names_of,
     of_columns,
+    rows_of,
 )
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError, counted, some
@@ -78,7 +79,8 @@ def audit(
     found = _unseeded(dataset, environments, trial)
     with suppress(UserError, OSError):  # examples that cannot be read stop the runs that need them
         training = roles[0][1] if roles else ()
-        of_table = [*of_columns(dataset.columns, environments, dataset.task, training)]
+        rows = rows_of(dataset.columns, environments, training)
+        of_table = [*of_columns(rows, dataset.task)] if rows else []
         ignored = {name for each in of_table if each.kind in MEANINGLESS for name in each.counts}
         inputs = {} if dataset.repeats else _numbered(dataset, environments, hashes, ignored)
         looks = {}
@@ -88,7 +90,7 @@ def audit(
             found += [*_of_forms(dataset, environments), *_of_scales(dataset)]
         units = {n: e.clusters.numpy() for n, e in environments.items() if e.clusters is not None}
         of = {"looks": looks, "inputs": inputs, "groups": units}
-        coarse = bool(inputs) and are_coarse(dataset.columns, environments, ignored)
+        coarse = rows is not None and bool(inputs) and are_coarse(rows, ignored)
         tallies = _tallies(dataset, environments, ignored)
         for test, training in ((test, training) for tests, training in roles for test in tests):
             for what, numbers in of.items():
@@ -186,9 +188,9 @@ def _of_scales(dataset: Images) -> Iterator[Finding]:
     low, high = (pick(most, key=lambda name: most[name], default="") for pick in (min, max))
     if most and DARKER * most[low] <= most[high]:
         text = (
-            f"no part of a picture of '{low}' is brighter than {most[low]} of 255 on average, and "
+            f"no part of a picture of '{low}' is brighter than {most[low]} of 255 on average, and"
         )
-        text += f"parts of '{high}' reach {most[high]}: their values may be of another scale"
+        text += f" parts of '{high}' reach {most[high]}: their values may be of another scale"
         yield Finding("another scale", (low, high), most, "", text)
 
 

@@ -85,17 +85,29 @@ def names_of(columns: Columns, width: int) -> tuple[str, ...]:
     return names if len(names) == width else columns.inputs
 
 
-def of_columns(
-    columns: Columns | None,
-    environments: Mapping[str, Environment],
-    task: Task,
-    training: Sequence[str],
-) -> Iterator[Finding]:
-    """Findings on the columns of a table; what tells the target is judged on `training` environments."""
+def rows_of(
+    columns: Columns | None, environments: Mapping[str, Environment], training: Sequence[str]
+) -> Rows | None:
+    """The rows of a table, or a sample; None for other data. `training` judges what tells the target."""
     parts = {name: e for name, e in environments.items() if len(e.y)}
     if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
-        return
-    rows, constant = _sampled(columns, parts, training), dict[str, Array]()
+        return None
+    step = -(-sum(len(e.y) for e in parts.values()) // SAMPLE)
+    y = [e.y[::step].reshape(len(e.y[::step]), -1) for e in parts.values()]
+    return Rows(
+        x=torch.cat([e.x[::step] for e in parts.values()]).double().numpy(),
+        y=torch.cat(y).numpy(),
+        environment=np.repeat(np.arange(len(parts)), [*map(len, y)]),
+        environments=[*parts],
+        training=[name for name in training if name in parts],
+        columns=columns,
+        said=f", by {sum(map(len, y)):,} rows" if step > 1 else "",
+    )
+
+
+def of_columns(rows: Rows, task: Task) -> Iterator[Finding]:
+    """Findings on the columns of a table."""
+    columns, parts, constant = rows.columns, rows.environments, dict[str, Array]()
     for i, name in enumerate(rows.names):
         known = rows.known(name)
         values, of = rows.x[known, i], rows.environment[known]
@@ -105,9 +117,9 @@ def of_columns(
             text = f"'{name}' looks like an identifier ({why}{rows.said}): `features` leaves it out"
             if len(shared := in_several(np.split(values, np.flatnonzero(np.diff(of)) + 1))):
                 text += (
-                    f", and {len(shared)} of its {distinct:,} values are in several environments: "
+                    f", and {len(shared)} of its {distinct:,} values are in several environments"
                 )
-                text += APART
+                text += f": {APART}"
             elif 2 * distinct <= len(values):
                 text += ", and `group` keeps its equal values on one side of a split"
             yield Finding("an identifier", (*parts,), {name: distinct}, name, text)
@@ -125,35 +137,14 @@ def of_columns(
             yield from _units("target", rows.y[:, 0], rows.environment, [*parts])
 
 
-def are_coarse(
-    columns: Columns | None, environments: Mapping[str, Environment], ignored: Collection[str]
-) -> bool:
-    """Whether rows of a table may be equal by chance: no column alone tells nearly all distinct rows apart.
+def are_coarse(rows: Rows, ignored: Collection[str]) -> bool:
+    """Whether rows may be equal by chance: no column alone tells nearly all distinct rows apart.
 
     The columns `ignored` do not count.
     """
-    parts = {name: e for name, e in environments.items() if len(e.y)}
-    if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
-        return False
-    rows = _sampled(columns, parts, ())
     kept = [i for i, name in enumerate(rows.names) if name not in ignored]
-    kept = kept or [*range(len(rows.names))]
-    distinct = np.unique(rows.x[:, kept], axis=0)
+    distinct = np.unique(rows.x[:, kept or slice(None)], axis=0)
     return max(len(np.unique(column)) for column in distinct.T) < 0.9 * len(distinct)
-
-
-def _sampled(columns: Columns, parts: Mapping[str, Environment], training: Sequence[str]) -> Rows:
-    step = -(-sum(len(e.y) for e in parts.values()) // SAMPLE)
-    y = [e.y[::step].reshape(len(e.y[::step]), -1) for e in parts.values()]
-    return Rows(
-        x=torch.cat([e.x[::step] for e in parts.values()]).double().numpy(),
-        y=torch.cat(y).numpy(),
-        environment=np.repeat(np.arange(len(parts)), [*map(len, y)]),
-        environments=[*parts],
-        training=[name for name in training if name in parts],
-        columns=columns,
-        said=f", by {sum(map(len, y)):,} rows" if step > 1 else "",
-    )
 
 
 def _empty(rows: Rows, name: str, filled: Array) -> Iterator[Finding]:
