@@ -112,6 +112,8 @@ def test_the_tier_of_features_is_frozen(tmp_path: Path, monkeypatch: pytest.Monk
             write_features(dataset)
     command = ("run", "./small", "--tier", "features", "--data-dir", data)
     assert "16 runs in sweep 'photographs'" in invoke(*command, "--plan")
+    assert "3,200 steps, 10 a second" in invoke(*command, "--plan", "--steps-per-second", 10)
+    assert "is for --plan" in one_sentence(*command, "--steps-per-second", 10)
     assert not (tmp_path / "results").exists()
     text = " ".join(invoke(*command, "--workers", 1).split())
     assert "VLCS, DINOv2: `python -m oodbench.data download VLCS --from FOLDER" in text

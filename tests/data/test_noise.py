@@ -147,6 +147,11 @@ def test_a_dataset_keeps_its_own_option_of_the_name() -> None:
         (TURNED, {"target_noise": 0.1}, "its targets are not real numbers"),
         (TURNED, {"target_noise": 0.1, "label_noise": 0.1}, "not both"),
         ("LinearSEM", {"label_noise": 0.1}, "(`target_noise` is for real ones)"),
+        (
+            TURNED,
+            {"label_noise": {"15": 2}},
+            "'15' in 'label_noise' of RotatedDigits must be a number",
+        ),
         ("LinearSEM", {"target_noise": -1}, "must be a finite number from 0 on, not -1"),
     ],
 )

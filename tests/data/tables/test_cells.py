@@ -308,3 +308,9 @@ def test_a_label_beyond_the_names_of_the_classes_is_named(tmp_path: Path) -> Non
     pq.write_table(pa.table({"y": [1, 2]}, schema=schema), tmp_path / "f.parquet")
     with pytest.raises(UserError, match="'y' has the label 2, and its 2 classes are numbered from"):
         Cells(tmp_path / "f.parquet")
+
+
+def test_a_column_that_an_option_names_by_default_is_told_with_the_option(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text("review,target\ngood,1\n")
+    with pytest.raises(UserError, match="the option `text` names another"):
+        Cells(tmp_path / "f.csv").cells("text")
