@@ -114,7 +114,7 @@ def test_pictures_of_every_format_count(suffix: str, tmp_path: Path) -> None:
     ("change", "white"),
     [
         (lambda grey: grey.astype(np.uint16) * 16, 4095),
-        (lambda grey: grey.astype(np.float32) / 255 * 1.0002, 1),
+        (lambda grey: grey.astype(np.float32) / grey.max() * 1.005, 1),
         (lambda grey: grey.astype(np.int32) * 1000, 2**18 - 1),
     ],
 )
