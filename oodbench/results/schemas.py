@@ -9,8 +9,9 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -201,11 +202,16 @@ def read_bytes(path: Path) -> bytes | None:
 
 def parse_json(data: bytes | str, schema: type[T] | TypeAdapter[T], place: str) -> T:
     """The content of a JSON text; raises DamagedFile, which names the `place`."""
-    adapter = schema if isinstance(schema, TypeAdapter) else TypeAdapter(schema)
+    adapter = schema if isinstance(schema, TypeAdapter) else _adapter(cast(Any, schema))
     try:
-        return adapter.validate_json(data, strict=True)
+        return cast(T, adapter.validate_json(data, strict=True))
     except ValidationError as error:
         raise DamagedFile(f"{place} {_reason(data, error)}") from None
+
+
+@cache
+def _adapter(schema: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(schema)  # made once, as it takes milliseconds
 
 
 def _reason(data: bytes | str, error: ValidationError) -> str:
