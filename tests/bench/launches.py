@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from oodbench.results.directory import Directory
+from oodbench.results.directory import Directory, compact
 from oodbench.results.run_spec import State
 from oodbench.results.schemas import whole_lines
 from oodbench.sweep.plan import single
@@ -41,11 +41,11 @@ def run_rows(folder: Path) -> list[Row]:
         evaluation = sum(c["evaluation_seconds"] for c in work)
         costs.append(total - work[-1]["training_seconds"] - evaluation)
     what = "one more run beyond training and evaluation, s"
-    return [Row(what, "<= 0.1", f"{statistics.median(costs):.3f}", "5.5"), status_row(folder)]
+    return [Row(what, "<= 0.1", f"{statistics.median(costs):.3f}", "5.5"), *ended_rows(folder)]
 
 
-def status_row(folder: Path, count: int = 1000) -> Row:
-    """Seconds of the command `status` on finished runs."""
+def ended_rows(folder: Path, count: int = 1000) -> list[Row]:
+    """Seconds of the command `status` on ended runs in folders, and of moving them into the tables."""
     base = single({"name": "Spirals"}, {"name": "ERM"})
     runs = {run.id: run for run in (replace(base, trial=trial) for trial in range(count))}
     results = Directory(folder / "status")
@@ -57,7 +57,13 @@ def status_row(folder: Path, count: int = 1000) -> Row:
     results.write_plan("bench", {}, [*runs.values()])
     command = ("oodbench.sweep", "status", results.path)
     seconds = [command_seconds(*command) for _ in range(5)]
-    return Row(f"status on {count} finished runs, s", "<= 2", f"{statistics.median(seconds):.2f}")
+    start = time.perf_counter()
+    compact(results)
+    moving = time.perf_counter() - start
+    return [
+        Row(f"status on {count} finished runs, s", "<= 2", f"{statistics.median(seconds):.2f}"),
+        Row(f"moving {count} ended runs into the tables, s", "<= 5", f"{moving:.2f}"),
+    ]
 
 
 class Sweep(Made):
