@@ -19,7 +19,7 @@ from oodbench.errors import MissingError, UserError
 from oodbench.hparams import checked, defaults
 from oodbench.identity import md5 as md5  # for datasets of files
 from oodbench.metrics import known_direction
-from oodbench.registry import Registry, folder
+from oodbench.registry import Registry, folder, own_members
 from oodbench.seeds import derive
 from oodbench.tasks import Task
 
@@ -33,15 +33,15 @@ D = TypeVar("D", bound=type["Dataset"])
 class Metadata:
     """Facts about a dataset that need no data."""
 
-    paper: str
-    licence: str
-    family: str
+    paper: str = "none"
+    licence: str = "none"
+    family: str = "own"
     """The family, whose datasets share the defaults and ranges of hyperparameters."""
-    shift: str
+    shift: str = "none"
     """What changes between environments, in a few words."""
-    network: str
+    network: str = "MLP"
     """The network that is trained unless a sweep names another."""
-    steps: int
+    steps: int = 2000
     """The number of updates of a run unless a sweep says otherwise."""
     checksums: Mapping[str, str] = field(default_factory=dict)
     """The md5 of each file that is read, by its path under the data directory."""
@@ -82,15 +82,19 @@ class Environment:
     unseen: Tensor | None = None
 
 
-PLAIN = Metadata(
-    paper="none", licence="none", family="own", shift="none", network="MLP", steps=2000
-)
+PLAIN = Metadata()
 
 
 def register(name: str, metadata: Metadata = PLAIN) -> Callable[[D], D]:
-    """Register a dataset under `name`; without `metadata` it trains an `MLP` for 2,000 updates."""
+    """Register a dataset under `name`; raises UserError for a class that sets what `metadata` holds."""
 
     def decorate(cls: D) -> D:
+        own = {n for n, member in own_members(cls).items() if not inspect.isfunction(member)}
+        for fact in sorted(own & {"family", "hparams", "licence", "paper", "shift", "steps"}):
+            raise UserError(
+                f"the dataset {cls.__name__} sets `{fact}`, which is not read there: write "
+                f"`@register({name!r}, Metadata({fact}=...))` (`_{fact}` is free for your own use)"
+            )
         cls.name, cls.metadata = name, metadata
         datasets.add(name)(cls)
         return cls

@@ -8,14 +8,14 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import wraps
 from itertools import accumulate
 from numbers import Integral
 from pathlib import Path
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,18 +81,18 @@ def plugin_hint(plugins: Iterable[str]) -> str:
 
 
 def unknown(
-    what: str, name: object, known: Iterable[object], place: str = "", hint: str = ""
+    what: str, name: object, known: Iterable[Any], place: str = "", hint: str = "", cut: float = 0.5
 ) -> UserError:
     """The error for an unknown name, with the nearest known names.
 
-    `what` is the kind of thing, such as `algorithm`; `hint` ends the sentence.
+    `what` is the kind of thing, such as `algorithm`; `hint` ends the sentence; near names are `cut` alike.
     """
     names = [str(k) for k in known if str(k)]
     quoted = {n: f"'{n}'" if "," in n else n for n in names}
     folded = {n.casefold(): n for n in reversed(names)}
     given = str(name).casefold()
     initials = "".join(word[:1] for word in given.split("_")) if "_" in given else ""  # lr
-    matches = [initials] * (initials in folded) + difflib.get_close_matches(given, folded, 3, 0.5)
+    matches = [initials] * (initials in folded) + difflib.get_close_matches(given, folded, 3, cut)
     near = [folded[n] for n in dict.fromkeys(matches)]
     where = f" in {place}" if place else ""
     if str(name) in near:  # it is a number
@@ -114,6 +114,8 @@ def wrong_result(hook: str, who: str, wanted: str, given: object) -> UserError:
     shown = text if len(text := repr(given)) <= LONGEST_NAME else f"a {type(given).__name__}"
     if text != shown and hasattr(given, "shape"):
         shown += f" of the shape {tuple(given.shape)}"
+    elif text != shown and isinstance(given, Mapping):
+        shown += f" with the keys {', '.join(map(str, given))}"[:LONGEST_LIST]
     return UserError(f"`{hook}` of {who} must return {wanted}, not {shown}")
 
 

@@ -494,7 +494,7 @@ def takes_one_example(cls: type[Algorithm], task: Task) -> None:
 def leaves_frozen_weights(cls: type[Algorithm], task: Task) -> None:
     """With a frozen featurizer updates work and leave it as it is, or raise UserError with the reason.
 
-    Take gradients of `[p for p in self.network.parameters() if p.requires_grad]`.
+    Take gradients of `[p for p in self.network.parameters() if p.requires_grad]`; make no empty optimizer.
     """
     try:
         algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32, frozen=True)

@@ -82,6 +82,7 @@ def returning(value: str, descend: str = "self.descend(loss, step)") -> Algorith
         ("{'loss': loss, 'penalty': None}", "one number as 'penalty', not None"),
         ("loss.item()", "scalars by name, 'loss' among them, not [0-9.]+$"),
         ("{'risk': 0.5}", "scalars by name, 'loss' among them, not {'risk': 0.5}"),
+        ("{f'loss_{i}': 1 / 3 for i in range(3)}", ".*keys loss_0, loss_1, loss_2$"),
     ],
 )
 def test_what_an_update_returns_that_is_no_number_is_told(value: str, sentence: str) -> None:

@@ -192,6 +192,12 @@ def test_helpers_of_a_dataset_are_taken() -> None:
     assert "Mine" in datasets.datasets
 
 
+@pytest.mark.parametrize("fact", ["family", "steps"])
+def test_an_attribute_that_the_metadata_hold_is_refused(fact: str) -> None:
+    with pytest.raises(UserError, match=rf"sets `{fact}`, .*'Own', Metadata\({fact}=...\)\)`"):
+        datasets.register("Own")(type("Own", (Dataset,), {"load": hook, fact: "x"}))
+
+
 @pytest.mark.parametrize("given", ["half", "shift_kind"])
 def test_what_a_plug_in_for_0_4_says_of_boards_is_told_the_new_spelling(given: str) -> None:
     with pytest.raises(UserError, match=r"leave them out; a board names .*`natural: \["):

@@ -173,7 +173,8 @@ class Cells:
                 hint = " (the first line names the columns: write one above)"
             if rows := [cells.index(name) for cells in first if name in cells]:
                 hint = f" (it stands in {self._read.place(rows[0])}: leave out what is above)"
-            raise unknown("column", name, self.columns, self.place(-1), hint)
+            cut = 0.75 if name in USUAL else 0.5  # a default is rarely a misspelling
+            raise unknown("column", name, self.columns, self.place(-1), hint, cut)
         if kind := self._read.types.get(name):
             hint = next((hint for word, hint in OF_TYPES.items() if word in kind), OTHERWISE)
             raise UserError(f"{self.path}: '{name}' holds values of type {kind[:60]}: {hint}")

@@ -314,3 +314,9 @@ def test_a_column_that_an_option_names_by_default_is_told_with_the_option(tmp_pa
     (tmp_path / "f.csv").write_text("review,target\ngood,1\n")
     with pytest.raises(UserError, match="the option `text` names another"):
         Cells(tmp_path / "f.csv").cells("text")
+    (tmp_path / "f.csv").write_text("age,relapse\n61,1\n")
+    with pytest.raises(UserError, match=r"known: age, relapse \(the option `target` names another"):
+        Cells(tmp_path / "f.csv").cells("target")
+    (tmp_path / "f.csv").write_text("age,Targets\n61,1\n")
+    with pytest.raises(UserError, match=r"did you mean Targets\?"):
+        Cells(tmp_path / "f.csv").cells("target")
