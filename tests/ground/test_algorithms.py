@@ -75,38 +75,30 @@ def returning(value: str, descend: str = "self.descend(loss, step)") -> Algorith
     return tiny_algorithm(Returning, tiny_problem(TASKS["binary"]), tiny_problems.PLAIN)
 
 
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
-        ("{'loss': torch.zeros(2)}", r"one number as 'loss', not tensor\(\[0., 0.\]\)"),
-        ("{'loss': loss, 'penalty': None}", "one number as 'penalty', not None"),
-        ("loss.item()", "scalars by name, 'loss' among them, not [0-9.]+$"),
-        ("{'risk': 0.5}", "scalars by name, 'loss' among them, not {'risk': 0.5}"),
-        ("{f'loss_{i}': 1 / 3 for i in range(3)}", ".*keys loss_0, loss_1, loss_2$"),
-    ],
-)
-def test_what_an_update_returns_that_is_no_number_is_told(value: str, sentence: str) -> None:
-    message = f"^`update` of the method Returning must return {sentence}"
-    with pytest.raises(UserError, match=message):
-        returning(value).train_step(tiny_batch(TASKS["binary"], 0), 0)
+MUST = "^`update` of the method Returning must return "
 
 
 @pytest.mark.parametrize(
-    ("descend", "sentence"),
+    ("update", "sentence"),
     [
+        (["{'loss': torch.zeros(2)}"], MUST + r"one number as 'loss', not tensor\(\[0., 0.\]\)"),
+        (["{'loss': loss, 'penalty': None}"], MUST + "one number as 'penalty', not None"),
+        (["loss.item()"], MUST + "scalars by name, 'loss' among them, not [0-9.]+$"),
+        (["{'risk': 0.5}"], MUST + "scalars by name, 'loss' among them, not {'risk': 0.5}"),
+        (["{f'loss_{i}': 1 / 3 for i in range(3)}"], MUST + ".*keys loss_0, loss_1, loss_2$"),
         (
-            "self.descend(risks, step)",
+            ["{}", "self.descend(risks, step)"],
             "^`descend` takes one number as the loss, and Ret.* gives 5$",
         ),
         (
-            "self.descend(loss, step, 'mian')",
+            ["{}", "self.descend(loss, step, 'mian')"],
             "^unknown optimizer 'mian' in `configure` of Returning; did you mean main[?]$",
         ),
     ],
 )
-def test_what_cannot_be_descended_is_told(descend: str, sentence: str) -> None:
+def test_an_update_that_cannot_be_done_or_told_is_refused(update: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        returning("{}", descend).train_step(tiny_batch(TASKS["binary"], 0), 0)
+        returning(*update).train_step(tiny_batch(TASKS["binary"], 0), 0)
 
 
 def test_help_shows_the_fields_and_the_values_of_changes() -> None:

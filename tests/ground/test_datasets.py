@@ -33,24 +33,6 @@ def differ(a: Mapping[str, Environment], b: Mapping[str, Environment]) -> bool:
     return list(a) != list(b) or not alike
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_environments_are_what_the_dataset_says(name: str) -> None:
-    dataset = make(name, {})
-    environments = dataset.load(0)
-    assert tuple(environments) == dataset.environments
-    held_out = {*dataset.test_environments, *dataset.validation_environments}
-    assert dataset.test_environments
-    assert held_out < set(dataset.environments)
-    for environment in environments.values():
-        x, y = environment.x, environment.y
-        assert x.dtype == y.dtype == torch.float32
-        assert x.is_contiguous() and y.is_contiguous()
-        assert x.shape[1:] == dataset.input_shape
-        assert len(x) == len(y)
-        losses = dataset.task.losses(torch.zeros(len(x), dataset.task.num_outputs), y)
-        assert losses.shape == (len(x),)
-
-
 DRAWN = (
     *(*CHANGES, "DigitsOnBackgrounds", "Flights", "IRMExample"),
     *("InformedDigits", "LinearUnitTests", "RotatedDigits"),

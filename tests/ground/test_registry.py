@@ -270,12 +270,9 @@ def test_helpers_and_every_form_of_a_hook_are_taken(body: dict[str, Any]) -> Non
     assert "Mine" in algorithms.algorithms
 
 
-def test_a_network_has_an_init_of_its_own() -> None:
+def test_other_ways_to_a_class_are_taken() -> None:
     body = {"__init__": lambda self, input_shape, width: None, "forward": hook}
     check_overrides("network", type("Mine", (Network,), body))
-
-
-def test_other_hyperparameters_of_a_registered_method_are_a_method() -> None:
     register(algorithms.algorithms.get("ERM"), {"Hparams": More})
     register(algorithms.algorithms.get("IRM"), {})
 

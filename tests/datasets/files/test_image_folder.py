@@ -112,12 +112,9 @@ def test_attributes_are_folders_in_those_of_the_classes(tmp_path: Path) -> None:
     picture(0, 0).save(tmp_path / "north" / "dog" / "stray.png")
     with pytest.raises(UserError, match=r"stray.png is in no folder of an attribute"):
         folder(tmp_path, attributes=True).load(0)
-
-
-def test_attributes_lie_in_splits_too(tmp_path: Path) -> None:
     for place in ("art/train", "art/test", "photo/train", "photo/test"):
-        draw(tmp_path / place, ("cat", "dog"), ("day", "night"), count=1)
-    found = folder(tmp_path, splits="merge", attributes=True)
+        draw(tmp_path / "splits" / place, ("cat", "dog"), ("day", "night"), count=1)
+    found = folder(tmp_path / "splits", splits="merge", attributes=True)
     assert found.attributes == ("day", "night")
     assert found.load(0)["art"].attributes.tolist() == [0, 1] * 4
 
