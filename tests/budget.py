@@ -45,7 +45,6 @@ def measured() -> Sizes:
 
 
 def _room(file: Path) -> str:
-    """Return the room of a module: the folder in oodbench/ that it stands in."""
     first, *inner = file.relative_to(ROOT / "oodbench").parts
     return first if inner else GROUND
 
@@ -79,7 +78,6 @@ def exceeded(sizes: Sizes, budget: Mapping[str, Mapping[str, int]]) -> list[str]
 
 
 def read_budget() -> dict[str, dict[str, int]]:
-    """Return the budget by room and kind."""
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 

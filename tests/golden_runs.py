@@ -33,7 +33,6 @@ ON_SPIRALS = (
 
 
 def row(algorithm: str, average: str = "none", **hparams: Any) -> dict[str, Any]:
-    """A row of a sweep."""
     return {"name": algorithm, "average": average, "hparams": hparams}
 
 

@@ -85,7 +85,6 @@ def waiting_share(run: Run, steps: int) -> float:
 
 
 def waiting_row(what: str, share: float) -> Row:
-    """The share of a step's time that waits for data."""
     return Row(f"share of ERM's step waiting for data, {what}", "< 0.1", f"{share:.3f}")
 
 

@@ -91,7 +91,6 @@ def on_images(name: str, network: str, device: str, size: Size) -> tuple[Any, An
 
 
 def step_seconds(algorithm: Any, batch: Any, rounds: int) -> float:
-    """Seconds of a method's update step, to its end."""
     from tests.bench.steps import random_updates
 
     (seconds,) = paired([random_updates(algorithm, batch)], 1, time.perf_counter, rounds=rounds)
@@ -99,7 +98,6 @@ def step_seconds(algorithm: Any, batch: Any, rounds: int) -> float:
 
 
 def methods(names: Sequence[str], network: str, device: str, size: Size) -> Iterator[Row]:
-    """The update steps of methods on a network, against ERM's."""
     from oodbench.algorithms import algorithms
 
     erm = step_seconds(*on_images("ERM", network, device, size), size.rounds)
@@ -239,7 +237,6 @@ def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str],
 
 
 def page(findings: Findings) -> str:
-    """The page of findings in Markdown."""
     head = """# On a GPU
 
 `make gpu` runs the tests that need a GPU, measures update steps, loading, precisions and runs trained

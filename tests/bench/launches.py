@@ -22,7 +22,6 @@ EVALUATIONS = 20
 
 
 def command_seconds(*arguments: str | Path) -> float:
-    """Seconds of a command of oodbench."""
     start = time.perf_counter()
     subprocess.run([sys.executable, "-m", *arguments], check=True, capture_output=True)
     return time.perf_counter() - start

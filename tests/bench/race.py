@@ -164,7 +164,6 @@ def _data_for_peer(folder: Path) -> Path:
 
 
 def machine(peer: Path | None) -> dict[str, Any]:
-    """The machine that was measured, and the versions of the software."""
     facts = {
         "processor": provenance.machine(),
         "cores": len(os.sched_getaffinity(0)),
@@ -179,7 +178,6 @@ def machine(peer: Path | None) -> dict[str, Any]:
 
 
 def table(laps: Sequence[Lap]) -> str:
-    """The medians of the sweeps' costs over the rounds, in Markdown."""
     laps_of: dict[tuple[str, str], list[Lap]] = {}
     for lap in laps:
         laps_of.setdefault((lap.batch, lap.entrant), []).append(lap)

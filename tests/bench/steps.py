@@ -84,14 +84,12 @@ SLACK = 1.2
 
 
 def run_on_spirals(algorithm: str, batch_size: int) -> Run:
-    """A run in memory on 16 environments."""
     entry = {"name": algorithm, "hparams": {"batch_size": batch_size}}
     spec = single({"name": "Spirals"}, entry, steps=STEPS, evaluate_every=30)
     return Run(spec, TrainSettings())
 
 
 def warmed(work: Callable[[], object], times: int) -> Callable[[], object]:
-    """The work, done a few times."""
     for _ in range(times):
         work()
     return work
@@ -103,7 +101,6 @@ def step_rows(folder: Path) -> list[Row]:
 
 
 def batch_row() -> Row:
-    """The making of a batch against a step."""
     run = run_on_spirals("ERM", 256)
     run.algorithm.train()
     batches, steps = itertools.count(), itertools.count(STEP)
@@ -168,7 +165,6 @@ def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:
 
 
 def case_row(case: tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], float, str]) -> Row:
-    """The update step of one of `CASES` against ERM's."""
     name, (network, shape), size, reach, peer = case
     works = [random_updates(*on_random_data(n, network, shape, size)) for n in ("ERM", name)]
     repeat = 1 if network == "ConvNet" else max(1, 4096 // math.prod(size))

@@ -57,5 +57,4 @@ def board(tmp_path_factory: pytest.TempPathFactory, half: Path) -> Path:
 
 @pytest.fixture
 def copy(board: Path, tmp_path: Path) -> Path:
-    """A board that a test may change."""
     return Path(shutil.copytree(board, tmp_path / "tiny.v1"))

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 
 
 def require_all(name: str, wanted: Sequence[Requirement], tasks: Sequence[Task]) -> None:
-    """Put a method through requirements on each of some tasks."""
     for check, task in itertools.product(wanted, tasks):
         with contextlib.suppress(DoesNotApply):
             check(algorithms.get(name), task)
@@ -131,7 +130,6 @@ class OfTwoClasses(Algorithm):
 
 @pytest.fixture
 def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Methods are tried on two tasks alone."""
     monkeypatch.setattr(checks, "TASKS", {kind: TASKS[kind] for kind in ("binary", "multilabel")})
 
 

@@ -22,7 +22,6 @@ def method(**hooks: Any) -> type[Algorithm]:
 
 
 def worst(self: Algorithm, out: Outputs) -> Tensor:
-    """The largest risk."""
     return out.risks.max()
 
 

@@ -55,7 +55,6 @@ def found(folder: Path, data: pd.DataFrame, **options: Any) -> dict[str, list[Fi
 
 
 def only(folder: Path, data: pd.DataFrame, kind_of_finding: str, **options: Any) -> Finding:
-    """The one finding of a kind on a table."""
     (finding,) = found(folder, data, **options)[kind_of_finding]
     return finding
 
@@ -373,13 +372,11 @@ def pictures(
 
 
 def noise(side: int) -> Callable[[], Image.Image]:
-    """Draws pictures of noise."""
     draw = np.random.default_rng(0)
     return lambda: Image.fromarray(draw.integers(0, 255, (side, side, 3)).astype("uint8"))
 
 
 def of_pictures(root: Path, kind: str) -> list[Finding]:
-    """The findings of a kind on pictures."""
     dataset = make("ImageFolder", {"root": str(root)})
     return [f for f in audit_of(dataset, inspect(dataset)) if f.kind == kind]
 
@@ -489,7 +486,6 @@ class Unseeded(Dataset):
     task = Task("binary")
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Draw from numpy's own stream."""
         draw = np.random.default_rng()
         x = {name: torch.from_numpy(draw.normal(size=(40, 2))).float() for name in "AB"}
         return {name: Environment(each, torch.arange(40) % 2.0) for name, each in x.items()}

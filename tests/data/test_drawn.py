@@ -55,7 +55,6 @@ class Shapes(DrawnPictures):
     packages = tuple(archives.package("npm", *each) for each in FILES.items())
 
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
-        """All shapes."""
         return [
             Picture(
                 colour,
@@ -74,7 +73,6 @@ def shapes(data_dir: Path | None = None, **options: Any) -> Shapes:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the packages."""
     folder = tmp_path_factory.mktemp("packages")
     for package in Shapes.packages:
         archives.write(package, FILES[package.name], folder)

@@ -34,7 +34,6 @@ class Sketches(FileDataset):
     )
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Nothing: the files are not read here."""
         raise NotImplementedError
 
 

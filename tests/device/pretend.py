@@ -77,7 +77,6 @@ class Watch:
         return len(self.crossings) - len(self.others)
 
     def note(self, what: str) -> None:
-        """Note a crossing."""
         stack = [f for f in traceback.extract_stack() if f.filename.startswith(str(ROOT))]
         frames = [f"{Path(f.filename).name}:{f.lineno}" for f in stack if f.filename != __file__]
         self.crossings.append(f"{what} at {' < '.join(frames[::-1][:3])}")
@@ -224,6 +223,5 @@ def move(module: nn.Module) -> None:
 
 
 def move_algorithm(algorithm: Algorithm) -> None:
-    """Put a method on the device, with a new optimizer."""
     move(algorithm)
     algorithm.optimizers = algorithm.configure()

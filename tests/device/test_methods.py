@@ -50,7 +50,6 @@ def own_options(cls: type[Algorithm]) -> Iterator[dict[str, Any]]:
 
 
 def made(cls: type[Algorithm], task: Task, values: dict[str, Any]) -> Algorithm:
-    """The method on the device, on a small MLP."""
     algorithm = tiny_problems.tiny_algorithm(cls, tiny_problem(task), values, torch.float32)
     move_algorithm(algorithm)
     return algorithm

@@ -54,7 +54,6 @@ def move_batches(batches: Batches) -> None:
 
 
 def move_run(run: Run) -> None:
-    """Put a run that was made on the CPU on the device."""
     move_algorithm(run.algorithm)
     move_batches(run.batches_at(0))
     spec, average = run.spec, run.spec.average

@@ -75,7 +75,6 @@ def write_page(
 
 
 def measured() -> dict[str, HeadRoom]:
-    """The figures beside the page, by dataset."""
     return ROOMS.validate_json(MEASURED.read_bytes())
 
 

@@ -31,7 +31,6 @@ def filled(text: str, parts: Mapping[str, Sequence[str]]) -> str:
 
 
 def table_row(cells: Sequence[str]) -> str:
-    """A row of a table in Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -48,7 +47,6 @@ def by_trial(
 
 
 def stored(name: str) -> Any:
-    """The values beside a page."""
     return json.loads((DOCS / f"{name}.json").read_text())
 
 

@@ -78,13 +78,11 @@ def more_with_noise(values: Values, step: str = CHOSEN) -> Found:
 
 
 def page(text: str, values: Values) -> str:
-    """The page `text` with the tables of these values."""
     tables = {"masks": masks_table(values), "penalties": penalties_table(values)}
     return filled(text, {name: [*map(table_row, rows)] for name, rows in tables.items()})
 
 
 def masks_table(values: Values) -> list[list[str]]:
-    """A row for each method and amount of noise."""
     columns = ["noise", "row", "memorized, last", "memorized, chosen"]
     columns += ["test, last", "test, chosen", "gain over ERM, chosen"]
     rows, found = [columns, ["---", "---", *["---:"] * 5]], gains(values, SHARES)
@@ -97,7 +95,6 @@ def masks_table(values: Values) -> list[list[str]]:
 
 
 def penalties_table(values: Values) -> list[list[str]]:
-    """A row for each dataset and method."""
     columns = ["dataset", "row", "no noise", "some", "most", "most less none"]
     rows, found = [columns, ["---", "---", *["---:"] * 4]], gains(values, PENALTIES)
     more = more_with_noise(values)

@@ -44,7 +44,6 @@ def gap(errors: Errors, variant: str, arm: str, ratio: str) -> Estimate:
 
 
 def scales(variant: str, arm: str, ratio: str) -> tuple[float, float]:
-    """The noise scales of the two training environments."""
     label = f"{variant}, {arm}, ratio {ratio}"
     entries = read_sweep(find_sweep("shift-dial")).datasets
     (first, second, *_) = next(e.options["scales"] for e in entries if e.label == label)
@@ -62,12 +61,10 @@ def pooled_error(variant: str, arm: str, ratio: str) -> float:
 
 
 def page(text: str, errors: Errors) -> str:
-    """The page `text` with the tables of these errors."""
     return filled(text, {variant: table(errors, variant) for variant in VARIANTS})
 
 
 def table(errors: Errors, variant: str) -> list[str]:
-    """The rows of a variant, in Markdown."""
     is_known = variant.startswith("F")
     columns = ["", "ratio", "ERM", *["ERM, closed form"] * is_known, "IRM", "ERM less IRM"]
     rows = [columns, ["---", *["---:"] * (len(columns) - 1)]]

@@ -87,7 +87,6 @@ def shown_commands() -> list[str]:
 
 @cache
 def options_of(module: str, verbs: tuple[str, ...]) -> set[str]:
-    """The options of a command of ours."""
     app = importlib.import_module(module).app
     shown = CliRunner().invoke(app, [*verbs, "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output

@@ -41,7 +41,6 @@ def follow(page: str, copy: Path, left_out: tuple[str, ...] = LEFT_OUT) -> str:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project's files."""
     folder = tmp_path_factory.mktemp("steps") / "oodbench"
     copy_of_the_tree(folder)
     return folder

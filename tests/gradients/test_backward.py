@@ -109,7 +109,6 @@ class Words(nn.Module):
 
 
 def image() -> nn.Module:
-    """(N, 4) to (N, 2, 4, 4)."""
     return nn.Sequential(nn.Linear(4, 32), nn.Unflatten(1, (2, 4, 4)))
 
 
@@ -183,7 +182,6 @@ def combined_of(algorithm: Any, batch: Batch) -> None:
 
 
 def made(featurizer: nn.Module, cls: Any = Algorithm, **values: object) -> Any:
-    """An algorithm on a network with the featurizer, of float64."""
     network = Network()
     network.featurizer = copy.deepcopy(featurizer)
     network.num_features = copy.deepcopy(featurizer).eval()(torch.zeros(2, 4)).shape[1]

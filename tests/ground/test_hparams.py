@@ -60,13 +60,11 @@ def first_draws(name: str, space: Any) -> str:
 
 
 def hashes() -> dict[str, str]:
-    """The hash of each method's and network's first draws."""
     texts = {name: first_draws(name, space) for name, space in spaces().items()}
     return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
 
 
 def spaces() -> dict[str, Any]:
-    """The hyperparameters of every method and network of the project."""
     both = (*sorted(ours(algorithms).items()), *sorted(ours(networks).items()))
     return {name: cls.Hparams for name, cls in both}
 

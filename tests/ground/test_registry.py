@@ -139,7 +139,6 @@ REGISTER: dict[type, Callable[[type], object]] = {
 
 @pytest.fixture(autouse=True)
 def forgotten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forgets what a test registers."""
     for registry in REGISTRIES:
         monkeypatch.setattr(registry, "_classes", dict(registry.items()))
 

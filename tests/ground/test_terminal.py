@@ -136,7 +136,6 @@ def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code() -> No
 
 
 def without_stdin(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """A command in a process of its own, whose stdin is closed."""
     command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "oodbench", *arguments]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)

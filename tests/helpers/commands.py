@@ -12,7 +12,6 @@ from tests.helpers.paths import ROOT
 
 
 def run(*arguments: object) -> Result:
-    """A command of sweeps."""
     return type_in("sweep", *arguments)
 
 

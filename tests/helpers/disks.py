@@ -24,5 +24,4 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 
 
 def remount(folder: Path, options: str) -> None:
-    """Change the options of a file system that is mounted."""
     subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)

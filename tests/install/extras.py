@@ -114,7 +114,6 @@ def call(folder: Path, *command: str, checkout: bool = False) -> str:
 
 
 def project() -> dict[str, Any]:
-    """The table `project` of pyproject.toml."""
     found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return found
 

@@ -35,7 +35,6 @@ def guides_methods(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def specs(name: str) -> list[RunSpec]:
-    """Runs of two draws and trials on spirals."""
     spirals = {"name": "Spirals", "num_environments": 3, "num_examples": 40, "shortcut_dims": 2}
     network = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
     values: dict[str, Any] = {"datasets": [spirals], "network": network, "hparam_draws": 2}

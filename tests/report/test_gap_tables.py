@@ -60,7 +60,6 @@ def share(runs: pd.DataFrame, dataset: str, label: str, rule: str = "val_env") -
 
 
 def cells(table: Any) -> dict[str, dict[str, str]]:
-    """The texts of a table by row and column."""
     header, rows = (
         (table["header"], table["rows"]) if isinstance(table, dict) else (table.header, table.rows)
     )

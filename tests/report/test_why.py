@@ -14,7 +14,6 @@ from tests.helpers.results.made import Made, flat, leaderboard, report
 
 
 def text(cell: Why) -> str:
-    """What a terminal shows."""
     out = io.StringIO()
     show(cell, Terminal(file=out))
     return out.getvalue()

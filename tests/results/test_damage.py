@@ -137,7 +137,6 @@ class Healthy:
         """The row of the table that no damage of another run touches, with single spaces."""
 
     def damaged(self, folder: Path, pattern: str, damage: str) -> Path:
-        """A copy with a damage."""
         copy = Path(shutil.copytree(self.out, folder / "copy"))
         (path,) = copy.glob(pattern.format(**self.ids))
         if damage in IN_PLACE:
@@ -227,7 +226,6 @@ def spoken_of(out: Path, frames: Tables, wanted: Tables) -> bool:
 
 
 def tables(out: Path) -> Tables:
-    """The tables of a directory without its name."""
     found = read_results(Directory(out))
     return replace(found, runs=found.runs.drop(columns="directory"))
 

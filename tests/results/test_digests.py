@@ -55,7 +55,6 @@ NO_EDITS = [
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A package of a user's with a method."""
     folder = tmp_path / "pkg"
     folder.mkdir()
     for name, text in FILES.items():

@@ -82,12 +82,10 @@ def keys(name: str, **values: object) -> Callable[[RunDirectory], object]:
 
 
 def both(*damages: Callable[[RunDirectory], object]) -> Callable[[RunDirectory], object]:
-    """One damage after the other."""
     return lambda run: [damage(run) for damage in damages]
 
 
 def without(name: str) -> Callable[[RunDirectory], object]:
-    """Take a file away."""
     return lambda run: (run.path / name).unlink()
 
 

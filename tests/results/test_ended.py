@@ -50,7 +50,6 @@ def numbers(results: Directory) -> list[str]:
 
 
 def made(path: Path, rows: tuple[str, ...] = ROWS, value: float = 0.25) -> Made:
-    """Results with two trials of each row."""
     return add(Made(path), rows, value)
 
 
@@ -77,7 +76,6 @@ def whole_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def parts(whole_parts: Path, tmp_path: Path) -> Directory:
-    """The same, to be damaged."""
     return Directory(Path(shutil.copytree(whole_parts, tmp_path / "out")))
 
 
@@ -89,8 +87,6 @@ def files_of(results: Directory, label: str) -> Files:
 
 
 def instead(which: int, make: Callable[[Path], object]) -> Callable[[Files], None]:
-    """Something else in the place of a file."""
-
     def damage(files: Files) -> None:
         files[which].unlink()
         make(files[which])

@@ -153,7 +153,6 @@ def test_a_dataset_without_any_record_of_the_evidence_is_named(tmp_path: Path) -
 
 
 def out(a: float, b: float, t: float = 0.5) -> Values:
-    """A record with these values on the out splits."""
     return {("A", "out"): a, ("B", "out"): b, ("T", "out"): t}
 
 

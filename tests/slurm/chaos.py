@@ -33,12 +33,10 @@ LAUNCHES = 3
 
 
 def asked_of(plan: Plan, out: Path) -> Job:
-    """All runs of a plan, ten in a job."""
     return job(plan, out, 1, resources={"partition": "low", "runs_per_job": 10, "time": "0:30:00"})
 
 
 def blows(cluster: Cluster, rng: random.Random) -> dict[str, Callable[[], object]]:
-    """What can happen, by name."""
     jobs = cluster.ask("squeue", "-h", "--array", "-t", "R", "-o", "%i").split()
     nodes = [n for n in cluster.nodes if cluster.daemons[n].poll() is None]
 

@@ -134,7 +134,6 @@ class Cluster:
         self._until(lambda: " UP" in f" {self.ask('scontrol', 'ping')}", "slurmctld")
 
     def start_node(self, name: str) -> None:
-        """Start the slurmd of a node."""
         self._spawn(name, f"slurmd -D -N {name}", {"TEST_NODE": f"{self.folder}:{name}"})
 
     def kill_slurmd(self, name: str) -> None:
@@ -189,7 +188,6 @@ class Cluster:
         self._until(lambda: self._idle() == len(self.nodes), "slurmd", 60)
 
     def stop(self) -> None:
-        """End everything that `start` began."""
         self.running = False
         self.ask("scancel", f"--user={getpass.getuser()}")
         for name in [*self.nodes, "slurmctld", "munged"]:

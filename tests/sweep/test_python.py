@@ -37,7 +37,6 @@ KEYS: dict[str, Any] = {"trials": 2, "steps": 20, "evaluate_every": 10, "launche
 
 
 def frame(**columns: Any) -> pd.DataFrame:
-    """A table with the columns y and site."""
     rng = np.random.default_rng(0)
     sites = np.repeat(["Leiden", "Utrecht", "Delft"], 30)
     values = {"age": rng.normal(size=90), "dose": rng.normal(size=90)}
@@ -241,7 +240,6 @@ def test_the_process_is_afterwards_as_it_was(tmp_path: Path) -> None:
 
 
 def script(folder: Path, text: str) -> str:
-    """What a script prints that is run in a folder."""
     folder.mkdir(exist_ok=True)
     (folder / "script.py").write_text(text)
     done = python(folder, "script.py")

@@ -47,7 +47,6 @@ DISKS = range(60, 104, 4)
 
 
 def table(results: Directory) -> str:
-    """The leaderboard as text."""
     return FORMATS["markdown"](sheet(leaderboard(read_results(results))))
 
 
@@ -105,7 +104,6 @@ def doubles(folder: Path, expected: Directory, rounds: int, seed: int) -> int:
 
 
 def ended(process: BaseProcess) -> int:
-    """The exit code of a process, once it has ended."""
     process.join(PATIENCE)
     assert process.exitcode is not None
     return process.exitcode
@@ -137,7 +135,6 @@ def differs(results: Directory, expected: Directory, case: str) -> bool:
 
 
 def undisturbed(folder: Path) -> Directory:
-    """The sweep without any disturbance."""
     out = folder / "undisturbed"
     launch(read_sweep(tiny_file(folder, **CHANGES)), LaunchOptions(out=out, launcher="debug"))
     return Directory(out)

@@ -63,7 +63,6 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def directory(interrupted: Path, tmp_path: Path) -> RunDirectory:
-    """A copy of it, to be damaged."""
     return RunDirectory(Path(shutil.copytree(interrupted, tmp_path / "a")))
 
 
@@ -131,7 +130,6 @@ def test_the_records_of_a_run_are_never_those_of_a_copied_directory(
 
 
 def with_run(**values: Any) -> Callable[[dict[str, Any]], Any]:
-    """Other values of the run in a checkpoint."""
     return lambda state: {**state, "run": {**state["run"], **values}}
 
 

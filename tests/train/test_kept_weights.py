@@ -57,7 +57,6 @@ def chosen_alone(results: Directory, spec: RunSpec) -> set[tuple[str, int]]:
 
 
 def with_weights(spec: RunSpec, path: Path) -> Run:
-    """A new run with the weights in a file."""
     run = Run(spec, TrainSettings())
     run.algorithm.load_state_dict(load_file(path))
     return run

@@ -35,7 +35,6 @@ def test_the_committed_list_of_pages_is_that_of_the_committed_results() -> None:
 
 @pytest.fixture
 def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One experiment with results."""
     (tmp_path / "mine.yaml").write_text(EXPERIMENT)
     monkeypatch.setattr(targets, "FOLDER", tmp_path)
     first, second, _ = load_experiment("mine").targets

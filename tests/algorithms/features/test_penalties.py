@@ -27,7 +27,6 @@ NAMES = ["CORAL", "MMD", "CausIRL_CORAL", "CausIRL_MMD"]
 
 
 def coral(x: Tensor, y: Tensor) -> Tensor:
-    """Of two sets of vectors."""
     means = (x.mean(0) - y.mean(0)).square().mean()
     return means + (torch.cov(x.T) - torch.cov(y.T)).square().mean()
 

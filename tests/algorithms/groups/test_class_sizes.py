@@ -86,19 +86,16 @@ def test_a_rare_class_keeps_its_digits_in_float32() -> None:
 
 
 def focal(logits: Tensor, label: int, loss: Tensor, sizes: list[int]) -> Tensor:
-    """A loss scaled by a power of what is left."""
     return (1 - logits.softmax(0)[label]) ** 0.7 * loss
 
 
 def ldam(logits: Tensor, label: int, loss: Tensor, sizes: list[int]) -> Tensor:
-    """A margin is taken from the logit of the class."""
     margin = 0.4 * (min(sizes) / sizes[label]) ** 0.25
     rivals: list[Tensor] = [3 * (z - margin * (c == label)) for c, z in enumerate(logits)]
     return torch.stack(rivals).logsumexp(0) - rivals[label]
 
 
 def balanced(logits: Tensor, label: int, loss: Tensor, sizes: list[int]) -> Tensor:
-    """Classes weigh by their sizes."""
     terms: list[Tensor] = [n * z.exp() for n, z in zip(sizes, logits, strict=True)]
     return -(terms[label] / torch.stack(terms).sum()).log()
 

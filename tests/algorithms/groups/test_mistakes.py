@@ -97,7 +97,6 @@ def test_both_networks_of_lff_follow_the_equations(kind: str) -> None:
 
 
 def made(**values: object) -> Any:
-    """EIIL on two environments in 100 steps."""
     values = {"first_stage": 0.5, "anneal_steps": 0.4, "penalty_weight": 30.0, **values}
     return tiny("EIIL", BINARY, 2, {"steps": 100}, **values)
 

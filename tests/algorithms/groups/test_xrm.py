@@ -30,7 +30,6 @@ def twelve(task: Task, cls: Any = XRM, **values: Any) -> Any:
 
 
 def of_classes(network: nn.Module, x: Tensor) -> Tensor:
-    """Logits of all classes."""
     logits: Tensor = network(x)
     return torch.cat([0 * logits, logits], 1) if logits.shape[1] == 1 else logits
 

@@ -88,7 +88,6 @@ def test_before_its_start_trm_is_erm_and_its_heads_stay() -> None:
 
 
 def gap(featurizer: nn.Module, classifier: nn.Module, task: Task) -> Tensor:
-    """The largest minus the smallest risk."""
     risks = risks_of(nn.Sequential(featurizer, classifier), task, tiny_batch(task))
     return risks.max() - risks.min()
 

@@ -22,14 +22,12 @@ VALUES: dict[str, object] = {"root": "set", "size": 24}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Pictures of three classes in three environments."""
     draw(tmp_path / "set", ("a", "b", "c"), CLASSES)
     return tmp_path / "set"
 
 
 @pytest.fixture
 def dataset(root: Path) -> Any:
-    """The dataset of these pictures."""
     return make("ImageFolder", VALUES, root.parent)
 
 

@@ -58,7 +58,6 @@ def test_deep_greys_are_their_bytes(
 
 
 def drawing() -> Image.Image:
-    """A black square on transparency."""
     image = Image.new("RGBA", (16, 16), (0, 0, 0, 0))
     image.paste((0, 0, 0, 255), (4, 4, 12, 12))
     return image

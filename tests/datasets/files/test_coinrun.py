@@ -175,7 +175,6 @@ class Pacifist:
         self.level = level
 
     def episode(self, random: np.random.Generator) -> coinrun.Episode:
-        """Three states."""
         for i in range(3 * (self.level >= 10)):
             image = np.full((64, 64, 3), self.level % 256, np.uint8)
             yield image, np.eye(15, dtype=np.float32)[i]

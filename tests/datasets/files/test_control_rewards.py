@@ -22,13 +22,11 @@ OPTIONS = {"task": TASK, "episodes": EPISODES}
 
 
 def made(data_dir: Path, **options: object) -> Any:
-    """The small set, with some options changed."""
     return make("ControlRewards", {**OPTIONS, **options}, data_dir)
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with a small set."""
     data_dir = tmp_path_factory.mktemp("control")
     control_episodes.write(data_dir, TASK, EPISODES)
     return data_dir
@@ -36,7 +34,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(written: Path, tmp_path: Path) -> Path:
-    """The same where it can be damaged."""
     shutil.copytree(written / "ControlRewards", tmp_path / "ControlRewards")
     return tmp_path
 

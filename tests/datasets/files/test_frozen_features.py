@@ -80,7 +80,6 @@ print(dataset.input_shape, *(e.x.shape for e in dataset.load(0).values()))
 
 def test_other_weights_or_images_make_others(options: Options, tmp_path: Path) -> None:
     def folder(**changes: object) -> Any:
-        """Where the features are, or would be."""
         dataset = frozen(tmp_path, options, **changes)
         return dataset._folder(dataset.images.load(0))
 

@@ -30,7 +30,6 @@ FILES: dict[str, Files] = {
 
 
 def letters(files: dict[str, Files]) -> Counter[str]:
-    """How many letters there are of each environment."""
     pictures = LetterFonts(LetterFonts.Options()).pictures(files)
     return Counter(picture.environment for picture in pictures)
 

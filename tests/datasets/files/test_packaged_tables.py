@@ -28,7 +28,6 @@ def table(name: str, **options: Any) -> PackagedTable:
 
 @cache
 def source(name: str) -> pd.DataFrame:
-    """The table as the package has it."""
     dataset = table(name)
     (path,) = dataset.checksums
     frame: pd.DataFrame = pd.read_pickle(dataset.file(path), compression="xz")

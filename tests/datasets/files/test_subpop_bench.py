@@ -55,7 +55,6 @@ def make_images(root: Path, name: str) -> Path:
 
 
 def make_texts(root: Path, name: str) -> Path:
-    """The folder of a set of texts."""
     folder, metadata, classes, attributes = TEXTS[name]
     count = 6 * classes * attributes
     table(root / folder / metadata, [*map(str, range(count))], classes, attributes)

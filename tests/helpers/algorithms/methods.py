@@ -145,7 +145,6 @@ def require_six_updates(
 
 
 def squared_norm(network: nn.Module) -> Tensor:
-    """The sum of the squares of all parameters."""
     return torch.stack([p.square().sum() for p in network.parameters()]).sum()
 
 

@@ -8,7 +8,6 @@ from oodbench.datasets.made import write_manifest
 
 
 def write(data_dir: Path, task: str, episodes: int) -> None:
-    """Write the set of a task."""
     folder, draw = data_dir / "ControlRewards" / task, np.random.default_rng(0)
     folder.mkdir(parents=True)
     states, actions = len(TASKS[task].names), TASKS[task].actions

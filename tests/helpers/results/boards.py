@@ -74,7 +74,6 @@ class Stored:
     records: pd.DataFrame
 
     def row(self, dataset: str, label: str) -> "pd.Series[bool]":
-        """Whether a run is of this row."""
         return (self.runs["dataset_label"] == dataset) & (self.runs["label"] == label)
 
 

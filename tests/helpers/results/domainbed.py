@@ -26,7 +26,6 @@ def write(
     dataset: str = "VLCS",
     done: bool = True,
 ) -> Path:
-    """A run as DomainBed writes it."""
     args = {
         "algorithm": "ERM", "dataset": dataset, "test_envs": test_envs, "trial_seed": trial,
         "hparams_seed": draw, "holdout_fraction": 0.2, "steps": 601, "checkpoint_freq": None,

@@ -151,7 +151,6 @@ class Made(Making):
 
 
 def flat(value: float) -> Curve:
-    """The same value everywhere."""
     return lambda environment, split, step: value
 
 
@@ -238,7 +237,6 @@ class OneStep(Making):
 
 
 def texts(notes: Iterable[AnyNote]) -> tuple[str, ...]:
-    """Notes as plain texts."""
     return tuple(map(str, notes))
 
 

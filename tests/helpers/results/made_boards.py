@@ -50,7 +50,6 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
 
 
 def _run(run: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of RUNS of a run."""
     dataset, label, metric = run["dataset"], run["label"], "accuracy" if run["up"] else "mse"
     constant = about.get("constant", {}).get(dataset)
     made = {"commit": "0123456789abcdef", "torch": "2.9", "machine": "a machine"}
@@ -75,7 +74,6 @@ def _run(run: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _records(run: Mapping[str, Any], about: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """The rows of RECORDS of a run."""
     metric = "accuracy" if run["up"] else "mse"
     values: list[tuple[Any, ...]] = [("t", "in", metric, run["t"], 100)]
     values += [(None, SCORE, rule, run[rule], 1) for rule in about["rules"][run["dataset"]]]

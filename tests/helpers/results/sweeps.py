@@ -51,12 +51,10 @@ def tiny(**changes: Any) -> Plan:
 
 
 def specs(**changes: Any) -> list[RunSpec]:
-    """The runs of the tiny sweep with some keys changed."""
     return list(tiny(**changes).runs.values())
 
 
 def first(**changes: Any) -> RunSpec:
-    """The first run of the tiny sweep with some keys changed."""
     return specs(**changes)[0]
 
 
@@ -106,7 +104,6 @@ def require_as_alone(
 
 
 def tiny_file(folder: Path, **changes: Any) -> Path:
-    """The tiny sweep as a file."""
     path = folder / "tiny.yaml"
     path.write_text(yaml.safe_dump(TINY | changes))
     return path
@@ -168,7 +165,6 @@ def records_of(run: RunDirectory) -> list[dict[str, Any]]:
 
 
 def until(condition: Callable[[], object], seconds: float = 60, pause: float = 0.05) -> None:
-    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not so after {seconds:.0f} s"

@@ -35,7 +35,6 @@ def board(kinds: tuple[Tables, pd.DataFrame], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def tab(browser: Any) -> Iterator[Seen]:
-    """One tab for all pages."""
     seen = Seen(browser, "about:blank", viewport={"width": 1400, "height": 900})
     yield seen
     seen.page.context.close()

@@ -37,7 +37,6 @@ def by_label(plan: Plan, states: Mapping[str, State]) -> set[tuple[str, str]]:
 
 
 def failures(plan: Plan, out: Path, label: str) -> list[FailedFile]:
-    """Why the runs of a row have failed."""
     runs = [Directory(out).run(i) for i, spec in plan.runs.items() if spec.label == label]
     return [failure for run in runs if (failure := run.failure()) is not None]
 

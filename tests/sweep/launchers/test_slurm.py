@@ -19,7 +19,6 @@ from tests.helpers.results.sweeps import job, tiny, tiny_file
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Slurm."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
