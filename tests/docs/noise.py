@@ -53,26 +53,26 @@ def measured(results: Path) -> Values:
     return found
 
 
-def gained(values: Values, dataset: str, row: str, step: str = CHOSEN) -> np.ndarray[Any, Any]:
+def gained(values: Values, dataset: str, row: str) -> np.ndarray[Any, Any]:
     """What a row gains over early-stopped ERM at the chosen steps, in each trial."""
-    found, erm = (values[dataset][each][f"{TEST} {step}"] for each in (row, "ERM"))
+    found, erm = (values[dataset][each][f"{TEST} {CHOSEN}"] for each in (row, "ERM"))
     return np.subtract(found, erm) * (-1 if dataset.startswith("SEM") else 1)
 
 
-def gains(values: Values, datasets: Iterable[str], step: str = CHOSEN) -> Found:
+def gains(values: Values, datasets: Iterable[str]) -> Found:
     """The gains over ERM of all other rows on some datasets."""
     rows = [(dataset, row) for dataset in datasets for row in values[dataset] if row != "ERM"]
-    return {(dataset, row): estimate(gained(values, dataset, row, step)) for dataset, row in rows}
+    return {(dataset, row): estimate(gained(values, dataset, row)) for dataset, row in rows}
 
 
-def more_with_noise(values: Values, step: str = CHOSEN) -> Found:
+def more_with_noise(values: Values) -> Found:
     """How much larger the gains over ERM are with most noise than with none, paired by trial."""
     found = {}
     for dataset, noises in NOISES.items():
         none, _, most = (f"{dataset}, {noise}" for noise in noises)
         for row in values[none]:
             if row != "ERM":
-                more = gained(values, most, row, step) - gained(values, none, row, step)
+                more = gained(values, most, row) - gained(values, none, row)
                 found[dataset, row] = estimate(more)
     return found
 
