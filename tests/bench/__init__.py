@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One measured figure."""
-
     what: str
     """The measured quantity, with its unit unless it is a ratio."""
     reach: str

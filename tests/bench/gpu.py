@@ -72,8 +72,6 @@ SMALL = Size(32, 2, 1, 3, 3, 12, math.inf, None)
 
 @dataclass
 class Findings:
-    """The contents of the page."""
-
     device: str
     torch: str
     seconds: float = 0.0

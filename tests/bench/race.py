@@ -54,8 +54,6 @@ PEERS = {"DomainBed as shipped": None, "DomainBed, no loader workers": 0}
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a command and its descendants."""
-
     wall_seconds: float
     cpu_seconds: float
     """User and system time of all processes, as it was seen last."""
@@ -65,8 +63,6 @@ class Cost:
 
 @dataclass(frozen=True)
 class Lap:
-    """One sweep by one entrant."""
-
     entrant: str
     batch: str
     cost: Cost

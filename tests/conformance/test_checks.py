@@ -56,8 +56,6 @@ def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -
 
 def test_a_name_or_a_class_is_checked_with_one_call(capsys: pytest.CaptureFixture[str]) -> None:
     class Own(Algorithm):
-        """The sum of the risks."""
-
         def objective(self, out: Outputs) -> Tensor:
             return out.risks.sum()
 
@@ -85,8 +83,6 @@ class Float32(Algorithm):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """With a weight that is drawn."""
-
         weight: float = hparam(1.0, log_uniform(0.1, 10.0), low=0.0)
 
     def objective(self, out: Outputs) -> Tensor:

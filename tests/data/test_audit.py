@@ -73,6 +73,9 @@ def test_rows_that_were_copied_are_told_from_rows_that_coincide(tmp_path: Path) 
     (first, *_) = found(tmp_path, pd.concat([data, copies]))["copies"]
     assert first.environments == ("C", "A")
     assert first.counts == {"examples": 20, "of": SIZE + 20}
+    both = pd.concat([data, copies], ignore_index=True)
+    kinds = found(tmp_path, both.assign(record_id=100 + np.arange(len(both)) * 7))
+    assert kinds["copies"][0].counts["examples"] == 20 and "an identifier" in kinds
     copies["height"] = copies["height"].astype("float32") + 1e-4  # as another program rounds
     again = found(tmp_path, pd.concat([data, copies]))["copies"]
     assert 15 < again[0].counts["examples"] <= 20
@@ -251,13 +254,10 @@ def test_a_column_that_repeats_the_environment(tmp_path: Path, values: list[Any]
         assert not kinds.keys() - {"unseen categories"}, other
 
 
-def test_a_column_with_a_typing_mistake_repeats_the_environment(tmp_path: Path) -> None:
+def test_a_typing_mistake_hides_no_environment_and_an_empty_one_is_none(tmp_path: Path) -> None:
     codes = frame()["environment"].map({"A": 1, "B": 2, "C": 3})
     finding = only(tmp_path, frame().assign(site=codes.where(codes.index != 5, 3)), REPEATS)
     assert finding.example == "site" and "each environment has one" in finding.sentence
-
-
-def test_a_column_that_one_environment_lacks_repeats_none(tmp_path: Path) -> None:
     level = frame()["environment"].map({"A": 1.0, "B": 2.0})
     kinds = found(tmp_path, frame().assign(level=level), missing="median")
     assert {*kinds} == {"an empty column"}
@@ -272,14 +272,6 @@ def test_dummies_are_found_beside_a_code_of_the_environment(tmp_path: Path) -> N
     copies = data[data["environment"] == "A"].head(20)
     copies = copies.assign(environment="C", code=2, site_A=0, site_C=1)
     assert found(tmp_path, pd.concat([data, copies]))["copies"][0].counts["examples"] == 20
-
-
-def test_copies_have_identifiers_of_their_own(tmp_path: Path) -> None:
-    data = frame()
-    copies = data[data["environment"] == "A"].head(20).assign(environment="C")
-    both = pd.concat([data, copies], ignore_index=True)
-    kinds = found(tmp_path, both.assign(record_id=100 + np.arange(len(both)) * 7))
-    assert kinds["copies"][0].counts["examples"] == 20 and "an identifier" in kinds
 
 
 def test_identifiers_alone_are_no_equal_inputs(tmp_path: Path) -> None:
@@ -401,7 +393,7 @@ def test_plans_say_what_changes_a_number_and_keep_all(tmp_path: Path) -> None:
         assert {f"p: {each.sentence}" for each in (several, copies)} <= {*plan.notes}
 
 
-def test_a_class_that_an_out_split_lacks_is_said_in_plans(tmp_path: Path) -> None:
+def test_what_splits_do_to_classes_and_groups_is_said_in_plans(tmp_path: Path) -> None:
     data = frame()
     data.loc[:1, "target"] = "rare"
     data.to_csv(tmp_path / "t.csv", index=False)
@@ -409,9 +401,6 @@ def test_a_class_that_an_out_split_lacks_is_said_in_plans(tmp_path: Path) -> Non
     (lacking,) = [f for f in plan.findings["t"] if f.kind == "lacking class"]
     assert lacking.environments == ("A",) and 1 <= lacking.counts["rare"] <= 6
     assert f"t: {lacking.sentence}" in plan.notes
-
-
-def test_a_files_split_that_divides_groups_is_said_in_plans(tmp_path: Path) -> None:
     data = frame().assign(patient=[f"P{i // 2}" for i in range(COUNT)])
     data.assign(split=np.resize(["in", "out"], COUNT)).to_csv(tmp_path / "t.csv", index=False)
     notes = planned(tmp_path, {"name": "Table", "file": "t.csv", "group": "patient"}).notes

@@ -156,7 +156,7 @@ class Made(Dataset):
 Made.name, Made.metadata = "Made", datasets.get("Spirals").metadata
 
 
-def test_contents() -> None:
+def test_contents_and_the_balance_of_known_labels() -> None:
     made = Made(Made.Options())
     a, b = inspect(made)
     assert (a.name, a.size) == ("a", 10) and (b.name, b.size) == ("b", 5)
@@ -166,10 +166,6 @@ def test_contents() -> None:
     assert (b.unreadable, b.repeated) == ([], 4)
     (copies,) = [f for f in audit_of(made, [a, b]) if f.environments == ("b", "a")]
     assert (copies.kind, copies.counts) == ("copies", {"examples": 5, "of": 5})
-
-
-def test_the_balance_of_labels_leaves_out_unknown_ones() -> None:
-    made = Made(Made.Options())
     made.task = Task("multilabel", 2)
     y = torch.tensor([[0.0, 1.0], [1.0, torch.nan], [torch.nan, 1.0]])
     assert balance(made, y) == "0.5 ± 0.5, 1 ± 0"

@@ -41,8 +41,6 @@ class Custom(nn.Module):
 
 
 class Twice(nn.Module):
-    """The same layer, used twice."""
-
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
@@ -166,8 +164,6 @@ NORMALISED: dict[str, nn.Module] = {
 
 
 class Example(Algorithm):
-    """Every example a unit."""
-
     @property
     def reduction(self) -> Reduction:
         return Reduction(combine=self.combine, unit="example")

@@ -208,8 +208,6 @@ def test_a_gradient_is_scaled_down_to_the_largest_norm(name: str) -> None:
 
 
 class Normed(Network):
-    """A featurizer with statistics and dropout, and a linear classifier."""
-
     def __init__(self) -> None:
         super().__init__()
         self.num_features = 8

@@ -209,8 +209,6 @@ class Weight(Algorithm.Hparams):
 
 @dataclass(frozen=True, kw_only=True)
 class More(Algorithm.Hparams):
-    """Another range of a hyperparameter that there is."""
-
     lr: float = hparam(1e-2, log_uniform(1e-3, 1e-1), low=0.0)
 
 

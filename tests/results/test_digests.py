@@ -72,7 +72,6 @@ def test_an_edit_of_what_is_computed_is_seen(package: Path, file: str, old: str,
 
 
 def test_what_becomes_of_the_files(package: Path) -> None:
-    """An imported file can be gone, and the class's own can be no Python, or gone."""
     recorded = code_at(package / "method.py")
     (package / "later.py").unlink()
     assert changed_files(recorded) == ["later.py"]

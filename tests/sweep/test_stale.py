@@ -234,8 +234,6 @@ def test_data_are_the_same_wherever_they_are() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_a_run_in_python_is_refused_if_it_is_stale() -> None:
-    """`oodbench.run` does what a launch does."""
-
     keys: dict[str, Any] = {key: SWEEP[key] for key in ("network", "steps", "evaluate_every")}
     keys |= {"out": "one", "plugins": ["my_method"]}
 
@@ -278,7 +276,6 @@ def test_a_run_stays_of_its_first_code(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("project")
 def test_a_row_of_two_versions_is_named() -> None:
-    """After an edit, some runs are trained by the new method and the others are kept."""
     CHANGES["method"][0]()
     for run_id in list(runs())[:1]:
         Directory(Path("out")).start_anew([run_id])

@@ -48,8 +48,6 @@ class Notes(Observer):
 
 
 class Fails(Notes):
-    """Raises at its second record."""
-
     def evaluated(self, record: Mapping[str, Any]) -> None:
         if TOLD[-1] == (self.id, 20):
             raise OSError("the tracker's host is away")
@@ -57,16 +55,12 @@ class Fails(Notes):
 
 
 class NoAccount(Notes):
-    """Lacks an account."""
-
     def started(self, spec: RunSpec, step: int) -> None:
         TOLD.append((spec.id, step))
         raise MissingError("nobody: `somebody login`", "somebody login")
 
 
 class NoPackage(Notes):
-    """Lacks a package."""
-
     package = "surely_missing"
 
 

@@ -90,7 +90,6 @@ def test_nothing_run_is_an_error(folders: Path) -> None:
 def test_what_lacks_data_or_a_package_is_named_and_left_out(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two more cheap experiments one has no data and one not its package."""
     monkeypatch.setitem(sys.modules, "numba", None)
     for name, dataset, row in (
         ("pictures", "ColoredMNIST", "ERM"),

@@ -35,7 +35,7 @@ def source(name: str) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_trial_draws_rows_of_each_environment(name: str) -> None:
+def test_a_trial_draws_rows_and_inputs_are_fitted_on_training_environments(name: str) -> None:
     dataset = table(name)
     environments = dataset.load(0)
     assert tuple(environments) == dataset.environments
@@ -51,6 +51,15 @@ def test_a_trial_draws_rows_of_each_environment(name: str) -> None:
     for place in environments:
         assert torch.equal(environments[place].x, again[place].x)
         assert not torch.equal(environments[place].x, other[place].x)
+    training = {n: environments[n] for n in dataset.environments[:2]}
+    change = dataset.fit(training)
+    known = change(torch.cat([e.x for e in training.values()]))
+    assert known.shape[1:] == dataset.input_shape and known.dtype == torch.float32
+    numbers = known[:, : len(dataset.columns.numbers)]
+    torch.testing.assert_close(numbers.mean(0), torch.zeros(numbers.shape[1]), atol=1e-4, rtol=0)
+    assert ((numbers.std(0, correction=0) - 1).abs() < 1e-3).all()
+    assert set(known[:, len(dataset.columns.numbers) :].flatten().tolist()) == {0, 1}
+    assert change(environments[dataset.test_environments[0]].x).isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,21 +104,6 @@ def test_rodents_are_those_of_the_years() -> None:
         assert (of_plot - here).abs().max() < 0.05
     assert (dataset.load(0)["1997-02"].y == genera.index("Chaetodipus")).float().mean() > 0.4
     assert (dataset.load(0)["1977-81"].y == genera.index("Chaetodipus")).float().mean() < 0.05
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_inputs_are_fitted_on_training_environments(name: str) -> None:
-    dataset = table(name)
-    environments = dataset.load(0)
-    training = {n: environments[n] for n in dataset.environments[:2]}
-    change = dataset.fit(training)
-    known = change(torch.cat([e.x for e in training.values()]))
-    assert known.shape[1:] == dataset.input_shape and known.dtype == torch.float32
-    numbers = known[:, : len(dataset.columns.numbers)]
-    torch.testing.assert_close(numbers.mean(0), torch.zeros(numbers.shape[1]), atol=1e-4, rtol=0)
-    assert ((numbers.std(0, correction=0) - 1).abs() < 1e-3).all()
-    assert set(known[:, len(dataset.columns.numbers) :].flatten().tolist()) == {0, 1}
-    assert change(environments[dataset.test_environments[0]].x).isfinite().all()
 
 
 def test_without_the_package_or_with_another_file_nothing_is_read(

@@ -58,8 +58,6 @@ def write_run(
 
 
 class Making:
-    """A results directory in the making."""
-
     name: str
     settings: Mapping[str, object] = MappingProxyType({})
 

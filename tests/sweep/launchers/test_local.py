@@ -117,24 +117,6 @@ def test_runs_that_hang_fail_and_the_launch_goes_on(tmp_path: Path, vectorize: i
 
 
 @pytest.mark.nightly
-def test_what_a_method_does_to_its_worker_touches_no_other_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plugin = "tests.helpers.algorithms.leaky_methods"
-    load_plugins([plugin])
-    monkeypatch.chdir(tmp_path)
-    leaking = ["ChangesDirectory", "ChangesDtype", "TurnsGradientsOff"]
-    plan = tiny(algorithms=[*leaking, "ERM", "IRM"], trials=1)
-    asked = job(plan, Path("out"), workers=1, plugins=(plugin,))
-    assert set(local(asked).values()) == {"done"}
-    assert len(list((tmp_path / "out" / "runs").iterdir())) == 5
-    clean = tiny(algorithms=["ERM", "IRM"], trials=1)
-    Debug().launch(job(clean, tmp_path / "clean"))
-    found = outcome(Directory(tmp_path / "out"))
-    assert outcome(Directory(tmp_path / "clean")) == {i: found[i] for i in clean.runs}
-
-
-@pytest.mark.nightly
 @pytest.mark.skipif(not FORKS, reason="workers are not forked here")
 def test_a_server_that_dies_while_a_worker_starts_is_replaced(tmp_path: Path) -> None:
     asked = job(tiny(trials=1), tmp_path, workers=1)

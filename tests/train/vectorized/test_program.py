@@ -126,8 +126,6 @@ def test_on_a_gpu_too(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SharedLayer(Network):
-    """A layer that is used twice."""
-
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Any) -> None:
         super().__init__()
         self.num_features = input_shape[0]
