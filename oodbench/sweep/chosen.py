@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,25 +16,21 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import find_rule, sees_test, usual
 from oodbench.selection.judge import judge
-from oodbench.sweep.file import Row
-from oodbench.sweep.resolve import Draw, Draws, Source
+from oodbench.sweep.file import Row, Sweep
+from oodbench.sweep.resolve import DRAWN, Draws, Source
 from oodbench.validation import short
 
 CHOSEN_FOR = ["dataset_label", "label", "test_environments"]
 """The columns of runs among which hyperparameters are chosen."""
 
 
-class Chosen(NamedTuple):
-    """The hyperparameters that an earlier sweep has chosen."""
-
-    about: dict[str, Any]
-    """Its `results` directory, selection `rule`, number of `draws`, and `trials`."""
-    runs: Mapping[tuple[str, str, tuple[str, ...]], RunSpec]
-    """The chosen run for each dataset, row and set of test environments (CHOSEN_FOR)."""
-
-
-def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chosen:
+def chosen_in(
+    directory: Path, rule: str | None, trials: Sequence[int]
+) -> tuple[dict[str, Any], dict[Any, RunSpec]]:
     """The hyperparameters that a rule, by default the directory's usual rule, chooses for other `trials`.
+
+    Returns facts about the choice (the `results` directory, selection `rule`, number of `draws`, and
+    `trials`), and the chosen run for each dataset, row and set of test environments (CHOSEN_FOR).
 
     A draw is judged by the mean over trials of each run's best validation score, or by its single run if
     each trial has separate draws. Ties go to the lowest draw. Raises UserError for trials that took part
@@ -61,14 +57,14 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
         "trials": before,
     }
     stored = Directory(directory).specs()
-    return Chosen(about, {place: stored[i] for place, i in _best_runs(frames, rule).items()})
+    return about, {place: stored[i] for place, i in _best_runs(frames, rule).items()}
 
 
 def _best_runs(frames: Tables, rule: str) -> dict[Any, str]:
     runs, table = frames.runs, judge(frames, rule).candidates
     best_steps = table[table["complete"]].drop_duplicates("run")
-    columns = ["hparams", "network_hparams", "adapt"]
-    settings = [json.dumps(row, sort_keys=True) for row in runs[columns].to_numpy().tolist()]
+    drawn = runs[[*DRAWN]].to_numpy().tolist()
+    settings = [json.dumps(values, sort_keys=True) for values in drawn]
     metric = find_rule(rule).metric
     higher = known_direction(metric, plugins_of(frames)) if metric else runs["higher_is_better"]
     known = pd.DataFrame({"setting": settings, "higher": higher}, runs.index)
@@ -91,9 +87,11 @@ def _best_runs(frames: Tables, rule: str) -> dict[Any, str]:
     return chosen
 
 
-def chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chosen) -> Draws:
+def chosen_draws(
+    sweep: Sweep, source: Source, row: Row, tests: tuple[str, ...], chosen: Mapping[Any, RunSpec]
+) -> Draws:
     """The hyperparameters that an earlier sweep has chosen for a cell; raises UserError without any."""
-    earlier, spec = chosen.about["results"], chosen.runs.get((source.label, row.title, tests))
+    earlier, spec = Path(str(sweep.hparams_from)), chosen.get((source.label, row.title, tests))
     if spec is None:
         raise UserError(
             f"{earlier} has no choice of hyperparameters for {row.title} on {source.label} (test "
@@ -106,7 +104,7 @@ def chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chose
             f"{earlier} has chosen hyperparameters for {' '.join(there)} in the row "
             f"{short(row.title)} on {source.label}, which is {' '.join(here)} here"
         )
-    values = Draw(spec.hparams, spec.network_hparams, spec.adapt)
+    values = {name: vars(spec)[name] for name in DRAWN}
     return {(spec.draw, trial): values for trial in source.trials}
 
 

@@ -16,7 +16,7 @@ from oodbench.notes import Finding, sentences
 from oodbench.results.run_spec import OPTIONS, RunSpec
 from oodbench.results.tables import chosen_once
 from oodbench.selection import Rule, find_rule, require_evidence
-from oodbench.sweep.chosen import Chosen, chosen_draws, chosen_in
+from oodbench.sweep.chosen import chosen_draws, chosen_in
 from oodbench.sweep.file import Row, Sweep, validate
 from oodbench.sweep.launchers import check_resources
 from oodbench.sweep.resolve import (
@@ -94,13 +94,8 @@ class Measured(NamedTuple):
     """The findings of an audit of the data."""
 
 
-class Cell(NamedTuple):
-    """A row on a dataset with a set of test environments."""
-
-    dataset: Any
-    """The dataset; for a ceiling with the row's options."""
-    algorithm: "type[Algorithm]"
-    runs: list[RunSpec]
+Cell = tuple[Any, list[RunSpec]]
+"""A dataset, for a ceiling with the row's options, and a row's runs with a set of test environments."""
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
@@ -119,13 +114,13 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
         rule = _rule(sweep)
     methods = methods_of(sweep.algorithms, problems)
     listed = sources_of(sweep, data_dir, problems)
-    chosen: Chosen | None = None
+    about, chosen = None, None
     cells: list[Cell] = []
     with _warnings_of_files() as notes_on_weights, problems.noted():
         _check_size(sweep, listed, len(methods))
         if sweep.hparams_from is not None:
             trials = sorted({trial for source in listed for trial in source.trials})
-            chosen = chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
+            about, chosen = chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
         for source in listed:
             of_rows: list[list[Cell]] = []
             for row, algorithm in methods:
@@ -149,7 +144,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
         rows,
         impossible,
         rule,
-        chosen.about if chosen else None,
+        about,
         tuple(dict.fromkeys([*_notes(listed, known), *notes_on_weights])),
         {label: of.findings for label, of in known.items()},
     )
@@ -199,22 +194,22 @@ def _cells(
     source: Source,
     row: Row,
     algorithm: "type[Algorithm]",
-    chosen: Chosen | None,
+    chosen: Mapping[Any, RunSpec] | None,
 ) -> list[Cell]:
-    """The cells of a row on a dataset, by test environments."""
+    """The cells of a row on a dataset, by test environments; `chosen` are runs of an earlier sweep."""
     from oodbench.networks.base import networks
 
     network = networks.get(source.network.name)
-    draws = {} if chosen else draws_of(sweep, source, row, algorithm)
+    draws = draws_of(sweep, source, row, algorithm) if chosen is None else {}
     options = {key: getattr(sweep, key) for key in OPTIONS}
     cells = []
     for tests in source.tests:
-        of_tests = chosen_draws(row, source, tests, chosen) if chosen else draws
+        of_tests = draws if chosen is None else chosen_draws(sweep, source, row, tests, chosen)
         validation = {t: source.validation_environments(tests, t) for t in source.trials}
         runs = [
             RunSpec(
                 dataset=source.dataset.name,
-                options=source.options[network.is_pretrained(drawn.network_hparams)],
+                options=source.options[network.is_pretrained(drawn["network_hparams"])],
                 algorithm=row.name,
                 label=row.title,
                 network=source.network.name,
@@ -230,14 +225,14 @@ def _cells(
                 test_order="random" if algorithm.transductive else "stored",
                 dataset_label=source.label,
                 ceiling=row.ceiling,
-                transductive=algorithm.transductive or drawn.adapt is not None,
+                transductive=algorithm.transductive or drawn["adapt"] is not None,
                 reference=algorithm.changes == "reference",
-                **drawn._asdict(),
+                **drawn,
                 **options,
             )
             for (draw, trial), drawn in of_tests.items()
         ]
-        cells.append(Cell(source.dataset, algorithm, runs))
+        cells.append((source.dataset, runs))
     return cells
 
 
@@ -279,23 +274,24 @@ def _possible(
     """The runs of possible cells, and the impossible cells; raises UserError for runs without examples."""
     rows: list[RunSpec] = []
     impossible: list[Impossible] = []
-    for cell in cells:
-        first = cell.runs[0]
-        data = known[first.dataset_name]
-        if reason := _reason_against(cell, data, attributes):
-            tests = first.test_environments
-            impossible.append(Impossible(first.dataset_name, first.label, tests, reason))
+    for dataset, runs in cells:
+        first, data = runs[0], known[runs[0].dataset_name]
+        place, tests = first.dataset_name, first.test_environments
+        sets = dict.fromkeys(spec.held_out for spec in runs)
+        trained_on = [dataset.trainable(held_out) for held_out in sets]
+        if not trained_on[0]:
+            names = ", ".join((*tests, *first.validation_environments))
+            raise UserError(f"{place}: with {names} held out, no environment is left to train on")
+        if reason := _reason_against(dataset, runs, data, attributes):
+            impossible.append(Impossible(place, first.label, tests, reason))
             continue
-        for held_out in {spec.held_out: spec for spec in cell.runs}.values():
-            names = _training_environments(cell.dataset, held_out)
-            if empty := [name for name in names if not data.sizes[name]]:
-                has_groups = len(cell.dataset.cluster_names) > 0
-                why = "the option `group` leaves none; " if has_groups else ""
-                raise UserError(
-                    f"{first.dataset_name}: environment '{empty[0]}' has no example to train on: {why}"
-                    "hold it out, too, or leave it out of the data"
-                )
-        rows += cell.runs
+        if empty := [n for names in trained_on for n in names if not data.sizes[n]]:
+            why = "the option `group` leaves none; " if len(dataset.cluster_names) > 0 else ""
+            raise UserError(
+                f"{place}: environment '{empty[0]}' has no example to train on: {why}"
+                "hold it out, too, or leave it out of the data"
+            )
+        rows += runs
     return rows, impossible
 
 
@@ -396,40 +392,22 @@ def single(
     return make_plan(validate(values | keys, "a single run"), data_dir).only("a single run")
 
 
-def _training_environments(dataset: Any, spec: RunSpec) -> tuple[str, ...]:
-    names: tuple[str, ...] = dataset.trainable(spec.held_out)
-    if not names:
-        tests = ", ".join((*spec.test_environments, *spec.validation_environments))
-        raise UserError(
-            f"{spec.dataset_name}: with {tests} held out, no environment is left to train on"
-        )
-    return names
-
-
-def _reason_against(cell: Cell, data: Measured, attributes: str) -> str | None:
-    from oodbench.algorithms import Problem, why_skipped
-    from oodbench.networks.base import networks
+def _reason_against(
+    dataset: Any, runs: Sequence[RunSpec], data: Measured, attributes: str
+) -> str | None:
+    from oodbench.algorithms import algorithms, why_skipped
     from oodbench.train import adapted, averages
+    from oodbench.train.run import problem_of
 
-    first, dataset, method = cell.runs[0], cell.dataset, cell.algorithm
-    of_draws = {id(spec.hparams): spec for spec in cell.runs}.values()  # trials may share them
-    network, names = networks.get(first.network), _training_environments(dataset, first)
-    problem = Problem(
-        dataset.input_shape,
-        dataset.task,
-        names,
-        first.steps,
-        counts=tuple(data.counts[n] for n in names if n in data.counts),
-        attributes=len(dataset.attributes),
-        pretrained=all(network.is_pretrained(spec.network_hparams) for spec in of_draws),
-        zero_shot=all(network.is_zero_shot(spec.network_hparams) for spec in of_draws),
-        discrete=data.discrete,
-    )
-    unseen = replace(problem, attributes=0, counts=()) if attributes != "training" else problem
-    for spec in of_draws:
+    first, method = runs[0], algorithms.get(runs[0].algorithm)
+    for spec in {id(spec.hparams): spec for spec in runs}.values():  # trials may share them
+        problem = problem_of(spec, dataset, discrete=data.discrete)
+        counts = tuple(data.counts[n] for n in problem.environments if n in data.counts)
+        problem = replace(problem, counts=counts)
         if reason := why_skipped(method, problem, spec.hparams):
             return reason
-        if why_skipped(method, unseen, spec.hparams):
+        unseen = replace(problem, attributes=0, counts=())
+        if attributes != "training" and why_skipped(method, unseen, spec.hparams):
             return f"it sees attributes in training, and `attributes: {attributes}` rules that out"
     if first.average is not None:
         validation, kind = first.validation_environments, dataset.task.kind

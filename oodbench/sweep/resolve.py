@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from itertools import combinations, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.hparams import draw as draw_hparams
@@ -350,16 +350,10 @@ def _known(source: Source, key: str, listed: Sequence[str | float]) -> tuple[str
     return names
 
 
-class Draw(NamedTuple):
-    """The drawn fields of a run's spec."""
-
-    hparams: dict[str, Any]
-    network_hparams: dict[str, Any]
-    adapt: dict[str, Any] | None
-
-
-Draws = Mapping[tuple[int, int], Draw]
-"""Hyperparameters by draw and trial."""
+DRAWN = ("hparams", "network_hparams", "adapt")
+"""The drawn fields of a run's spec."""
+Draws = Mapping[tuple[int, int], dict[str, Any]]
+"""The drawn fields by draw and trial."""
 
 
 def draws_of(sweep: Sweep, source: Source, row: Row, algorithm: "type[Algorithm]") -> Draws:
@@ -376,7 +370,7 @@ def _drawn(
     shared_quantiles: bool,
     draw: int,
     trial: int | None,
-) -> Draw:
+) -> dict[str, Any]:
     from oodbench.adaptations import adaptations
     from oodbench.algorithms import Algorithm
     from oodbench.networks.base import networks
@@ -409,4 +403,5 @@ def _drawn(
         adaptation = row.adapt["name"]
         space = adaptations.get(adaptation).Hparams
         adapt = {"name": adaptation} | drawn(space, adaptation, family, values)
-    return Draw(hparams, network.resolved(network_hparams, source.dataset), adapt)
+    resolved = network.resolved(network_hparams, source.dataset)
+    return dict(zip(DRAWN, (hparams, resolved, adapt), strict=True))

@@ -264,7 +264,7 @@ def _built(info: RunFile, file: Path, settings: TrainSettings, spec: RunSpec) ->
         raise UserError(
             f"{spec.dataset} is not there as the run saw it: say by data_dir= where the data are"
         )
-    problem = problem_of(spec, dataset, about["sizes"])
+    problem = problem_of(spec, dataset, sizes=tuple(about["sizes"]))
     with replaced_weights():
         algorithm = build_algorithm(spec, problem, settings.device)
     algorithm.optimizers = {}

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, islice
 from typing import Any
@@ -47,19 +46,23 @@ from oodbench.train.process import (
 from oodbench.train.settings import TrainSettings
 
 
-def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem:
-    """The `Problem` of a run; `sizes` are the numbers of its training environments' examples."""
+COUNTED = ("step", "seconds", "waited", "sums", "counts")
+"""The attributes of a run that count its updates, as they are in a checkpoint."""
+
+
+def problem_of(spec: RunSpec, dataset: Dataset, **known: Any) -> Problem:
+    """The `Problem` of a run, with what is `known` of its examples."""
     return Problem(
         dataset.input_shape,
         dataset.task,
         dataset.trainable(spec.held_out),
         spec.steps,
         attributes=len(dataset.attributes),
-        sizes=tuple(sizes),
         pretrained=networks.get(spec.network).is_pretrained(spec.network_hparams),
         zero_shot=networks.get(spec.network).is_zero_shot(spec.network_hparams),
         seed=derive("environments", spec.dataset, spec.test_environments, spec.trial),
         autocast=AUTOCAST.get(spec.precision),
+        **known,
     )
 
 
@@ -132,9 +135,10 @@ class Run:
         self.data = load_data(spec, settings)
         dataset = self.data.dataset
         self.names = dataset.trainable(spec.held_out)
-        sizes = [len(self.data.splits[name]["in"]) for name in self.names]
-        self.problem = replace(
-            problem_of(spec, dataset, sizes),
+        self.problem = problem_of(
+            spec,
+            dataset,
+            sizes=tuple(len(self.data.splits[name]["in"]) for name in self.names),
             discrete=is_discrete(dataset, self.data.environments),
             counts=trained_counts(self.data, self.names),
         )
@@ -340,11 +344,7 @@ class Run:
         cuda = self.settings.device.startswith("cuda")
         average = {} if self.average is None else {"average": self.average.state()}
         return average | {
-            "step": self.step,
-            "seconds": self.seconds,
-            "waited": self.waited,
-            "sums": self.sums,
-            "counts": self.counts,
+            **{name: vars(self)[name] for name in COUNTED},
             "algorithm": self.algorithm.state_dict(),
             "optimizers": optimizers,
             "rng": torch.get_rng_state(),
@@ -363,5 +363,5 @@ class Run:
         set_generator_states(state["process_rng"])
         if state["device_rng"] is not None:
             torch.cuda.set_rng_state(state["device_rng"], self.settings.device)
-        self.sums, self.counts = state["sums"], state["counts"]
-        self.step, self.seconds, self.waited = state["step"], state["seconds"], state["waited"]
+        for name in COUNTED:
+            setattr(self, name, state[name])
