@@ -311,3 +311,8 @@ def terminal(stderr: bool = False) -> Terminal:
     stream = sys.stderr if stderr else sys.stdout
     drawn = None if stream is not None and stream.isatty() else False
     return Terminal(stderr=stderr, force_interactive=drawn)
+
+
+def plain_terminal() -> Terminal:
+    """A console for stored text, without colours even in a notebook."""
+    return Terminal(force_terminal=False, force_jupyter=False)

@@ -23,12 +23,12 @@ from oodbench.results.run_spec import COMPLETE, SCORE
 from oodbench.results.tables import Tables
 from oodbench.selection import find_rule
 from oodbench.selection.judge import judge
-from oodbench.terminal import Terminal
+from oodbench.terminal import Terminal, plain_terminal
 
 
 @dataclass(frozen=True)
 class Why:
-    """The runs behind one cell of a leaderboard."""
+    """The runs behind one cell of a leaderboard, shown as `python -m oodbench.report why` prints them."""
 
     dataset: str
     label: str
@@ -60,6 +60,12 @@ class Why:
         """The trials in which nothing is chosen yet."""
         done = set(self.runs.loc[self.runs["chosen"], "trial"])
         return [int(t) for t in sorted(set(self.runs["trial"]) - done)]
+
+    def __repr__(self) -> str:
+        console = plain_terminal()
+        with console.capture() as capture:
+            show(self, console)
+        return capture.get()
 
 
 def why(

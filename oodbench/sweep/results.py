@@ -16,17 +16,12 @@ from oodbench.report.tables import Sheet, to_terminal
 from oodbench.results.boards import board_among
 from oodbench.results.read import records_of_sources
 from oodbench.results.tables import Tables
-from oodbench.terminal import Terminal
+from oodbench.terminal import plain_terminal
 
 if TYPE_CHECKING:
     from oodbench.train.models import Model
 
 PLANNED = ("dataset", "label", "test_environments", "draw", "trial", "steps", "state")
-
-
-def _plain() -> Terminal:
-    """A console for stored text, without colours even in a notebook."""
-    return Terminal(force_terminal=False, force_jupyter=False)
 
 
 class Report(pd.DataFrame):
@@ -46,20 +41,10 @@ class Report(pd.DataFrame):
         return made
 
     def __repr__(self) -> str:
-        return to_terminal(self.sheet, _plain(), whole=True)
+        return to_terminal(self.sheet, plain_terminal(), whole=True)
 
     def _repr_html_(self) -> str:
         return self.sheet._repr_html_()
-
-
-class Why(reasons.Why):
-    """The runs behind a cell, shown as `python -m oodbench.report why` prints them."""
-
-    def __repr__(self) -> str:
-        console = _plain()
-        with console.capture() as capture:
-            reasons.show(self, console)
-        return capture.get()
 
 
 class Results:
@@ -143,7 +128,7 @@ class Results:
         test_environment: str | None = None,
         rule: str | None = None,
         metric: str | None = None,
-    ) -> Why:
+    ) -> reasons.Why:
         """The runs behind a cell of the leaderboard, and which of them were chosen.
 
         Names are those of the table, several test environments joined by `+`; a name may be left out if the
@@ -151,8 +136,7 @@ class Results:
         """
         names = dataset, row, test_environment
         options = ("`dataset`", "`row`", "`test_environment`")
-        cell = reasons.why(self._tables(rule, metric), *names, rule, metric, options=options)
-        return Why(**vars(cell))
+        return reasons.why(self._tables(rule, metric), *names, rule, metric, options=options)
 
     @names_arguments
     def model(
