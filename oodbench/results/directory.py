@@ -22,7 +22,7 @@ from oodbench.files import is_temporary, write_whole
 from oodbench.notes import Finding
 from oodbench.results.ended import FOLDER, SMALL, Ended, ended, lock, write_part
 from oodbench.results.run_directory import RunDirectory, dumps, kept_weights, process_beat
-from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.run_spec import COMPLETE, RunSpec, RunStatus
 from oodbench.results.schemas import SCHEMA, DamagedFile, SweepFile, read_bytes, read_file
 
 if TYPE_CHECKING:
@@ -101,6 +101,14 @@ class Directory:
 
         rows = self.plan()["rows"].drop_duplicates("id")
         return dict(zip(rows["id"], specs_of(rows), strict=True))
+
+    def statuses(self, ids: Iterable[str]) -> dict[str, RunStatus]:
+        """The status of runs by the disk alone, which knows no queues."""
+        known = ended(self.path).states  # in one look, as there may be many
+        return {
+            i: RunStatus(known[i]) if i in known else RunStatus(*self.run(i).state_and_reason())
+            for i in ids
+        }
 
     def names(self, folder: str) -> set[str]:
         """The names in a folder of the directory; empty if the folder does not exist."""

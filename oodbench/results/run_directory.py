@@ -176,7 +176,8 @@ class RunDirectory:
                 lines = whole_lines(text or b"")
                 rows = rows_of(self.id, run.columns, lines)
         context.pop("dataset_label", None)
-        about: dict[str, Any] = {"state": state, "error": reason, "records": len(rows)}
+        error = reason if state.final else ""
+        about: dict[str, Any] = {"state": state, "error": error, "records": len(rows)}
         about |= {name: context.pop(name, None) for name in CONTEXT} | costs_of(lines)
         about["training_environments"] = tuple(about["training_environments"] or ())
         return about | {"context": context, "provenance": made}, rows
@@ -258,7 +259,7 @@ class RunDirectory:
         return self.state_and_reason()[0]
 
     def state_and_reason(self) -> tuple[State, str]:
-        """The run's state, and the reason why it failed or is broken."""
+        """The run's state, and the reason why it failed or is broken, or where it runs."""
         found = self._folder_state()
         # checked last: compaction may have moved the run out of its folder meanwhile
         return (self._ended.states[self.id], "") if self.is_in_tables else found
@@ -282,7 +283,7 @@ class RunDirectory:
         import psutil  # takes 20 ms
 
         is_alive = beat.host != platform.node() or psutil.pid_exists(beat.pid)
-        return State.RUNNING if is_alive else State.LOST, ""
+        return (State.RUNNING, beat.note) if is_alive else (State.LOST, "")
 
     def _contradiction(self, end: DoneFile) -> str:
         text, records = self.read("run.json"), self.read("metrics.jsonl") or b""

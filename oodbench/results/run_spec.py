@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from oodbench.arithmetic import PORTABLE
@@ -67,6 +68,16 @@ class State(StrEnum):
         return self.at_rest and not self.complete
 
 
+@dataclass(frozen=True)
+class RunStatus:
+    """A run's state, with a note on the state."""
+
+    state: State
+    note: str = ""
+    log: Path | None = None
+    """The output of the run's last job on a cluster, if there is any."""
+
+
 COMPLETE = tuple(state for state in State if state.complete)
 """The states of runs that count in tables."""
 
@@ -121,6 +132,11 @@ class RunSpec:
     def dataset_name(self) -> str:
         """The dataset's name in all output: its label, or its registered name without one."""
         return self.dataset_label or self.dataset
+
+    @property
+    def row(self) -> str:
+        """The row of tables that the run belongs to, as `LABEL on DATASET`."""
+        return f"{self.label} on {self.dataset_name}"
 
     @cached_property
     def id(self) -> str:

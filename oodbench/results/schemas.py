@@ -5,6 +5,7 @@ a line are explained in `columns` of run.json, because names may contain a `/`. 
 docs/guide/results_format.md.
 """
 
+import time
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -131,6 +132,12 @@ class Heartbeat(File):
     job: str | None = None
     """Slurm's id of the job, as `id` or `array_index`."""
     node: str | None = None
+
+    @property
+    def note(self) -> str:
+        """The step, the machine and the age of the heartbeat in words."""
+        age = time.time() - self.time
+        return f"step {self.step} on {self.node or self.host}, heartbeat {age:.0f} s ago"
 
 
 class ProcessHeartbeat(File):

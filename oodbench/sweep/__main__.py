@@ -52,9 +52,7 @@ Settings = Annotated[
 Launcher = Annotated[str, typer.Option(help="local, debug, slurm, or a plug-in's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show a cluster's jobs, submit nothing.")]
 Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
-Vectorize = Annotated[
-    int | None, typer.Option(min=1, help="Most runs of one program; 64 by default.")
-]
+Vectorize = Annotated[int, typer.Option(min=1, help="Most runs of one program.")]
 KeepPredictions = Annotated[
     bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
 ]
@@ -176,7 +174,7 @@ def launch(
     workers: Workers = None,
     devices: Devices = "auto",
     threads: Threads = 1,
-    vectorize: Vectorize = None,
+    vectorize: Vectorize = TrainSettings.vectorize,
     observe: Observe = None,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""

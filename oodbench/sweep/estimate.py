@@ -26,7 +26,7 @@ SAMPLE = 8
 
 @dataclass
 class Forecast:
-    """The expected time of some runs, and how they are trained. Rows are named `LABEL on DATASET`."""
+    """The expected time of some runs, and how they are trained. Rows are named as in `RunSpec.row`."""
 
     of_run: dict[str, float] = field(default_factory=dict)
     """Seconds of training and evaluation of a run of each measured row, on one thread."""
@@ -40,12 +40,7 @@ class Forecast:
     def seconds_of(self, spec: RunSpec, otherwise: float = 0.0) -> float:
         """Seconds of a run: those of its row, else the mean of the measured rows, else `otherwise`."""
         mean = sum(self.of_run.values()) / len(self.of_run) if self.of_run else otherwise
-        return self.of_run.get(row_of(spec), mean)
-
-
-def row_of(spec: RunSpec) -> str:
-    """The name of the row of a run."""
-    return f"{spec.label} on {spec.dataset_name}"
+        return self.of_run.get(spec.row, mean)
 
 
 def forecast(
@@ -66,7 +61,7 @@ def forecast(
     for spec in specs:
         if spec.precision == "tf32":  # needs hardware that CPUs lack
             spec = replace(spec, precision="float32")
-        rows.setdefault(row_of(spec), {}).setdefault(spec.bundle_key, []).append(spec)
+        rows.setdefault(spec.row, {}).setdefault(spec.bundle_key, []).append(spec)
     rng = random.Random(0)
     queues = [[(row, b) for b in rng.sample([*of.values()], len(of))] for row, of in rows.items()]
     rng.shuffle(queues)  # the rows that are measured in time are a fair sample

@@ -25,11 +25,11 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import LAST, PLAN_KEY, ROW_LABELS, Directory, compact
 from oodbench.results.ended import ended
 from oodbench.results.parquet import spec_columns, specs_of
-from oodbench.results.run_spec import DIWA, RunSpec, State
+from oodbench.results.run_spec import DIWA, RunSpec, RunStatus, State
 from oodbench.results.stale import Stale, stale
 from oodbench.selection import find_rule
 from oodbench.sweep.file import Sweep
-from oodbench.sweep.launchers import Job, Launcher, RunStatus, launchers, statuses_on_disk
+from oodbench.sweep.launchers import Job, Launcher, launchers
 from oodbench.sweep.launchers import LaunchOptions as LaunchOptions
 from oodbench.sweep.plan import Plan, make_plan, show_plan
 from oodbench.terminal import counted, printable, terminal
@@ -91,7 +91,7 @@ def launch(sweep: Sweep, options: LaunchOptions) -> Counter[State]:
         # a worker would take a broken run for ended
         results.start_anew(again | {i for i in ids if before[i] is State.BROKEN})
         trained = _trained(job, launcher)
-    states = before | {i: now.state for i, now in statuses_on_disk(results, ids).items()}
+    states = before | {i: now.state for i, now in results.statuses(ids).items()}
     if queued := sum(state is State.QUEUED for state in trained.values()):
         terminal().say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
         return Counter((states | trained).values())
@@ -204,7 +204,7 @@ def _with_stored(
     _check_datasets(results, plan, [s for s in known if _place(s) not in planned])
     replaced = {s.id: s for s in known if _place(s) in planned}
     both = {**replaced, **plan.runs}
-    statuses = statuses_on_disk(results, both)
+    statuses = results.statuses(both)
     here = digests_now(plan.runs, options.data_dir, results.path) if stored else {}
     found = reasons(results, both, statuses, here)
     old = settled(found, options.stale)
@@ -232,7 +232,7 @@ def _check_datasets(results: Directory, plan: Plan, kept: Sequence[RunSpec]) -> 
             old, new = before.get(key), [each.get(key) for each in others]
             if old not in new:
                 raise UserError(
-                    f"{results.path} holds {spec.label} on {spec.dataset_name} with {key} {short(old)}, "
+                    f"{results.path} holds {spec.row} with {key} {short(old)}, "
                     f"and this launch has {short(new[0])}: use another directory, or give the dataset "
                     "another `label`"
                 )
@@ -373,4 +373,4 @@ def launch_specs(
     job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
     results.write_plan(name, {"plugins": list(options.plugins)}, [*job.specs.values()])
     _trained(job, launcher)
-    return Counter(status.state for status in statuses_on_disk(results, ids).values())
+    return Counter(status.state for status in results.statuses(ids).values())

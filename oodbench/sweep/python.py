@@ -16,7 +16,7 @@ from oodbench.results.run_spec import State
 from oodbench.results.tables import tidy
 from oodbench.sweep.file import Keys, Sweep, from_commas, takes_keys, validate
 from oodbench.sweep.launch import KEEP, RETRAIN, check_rules, launch, reasons, settled, store_plan
-from oodbench.sweep.launchers import LaunchOptions, statuses_on_disk
+from oodbench.sweep.launchers import LaunchOptions
 from oodbench.sweep.objects import imported, named
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.results import Results
@@ -142,8 +142,8 @@ def _records(plan: Plan, options: LaunchOptions) -> "pd.DataFrame":
     directory = results.run(run_id)
     if directory.made_by():
         here = digests_now(plan.runs, options.data_dir, results.path)
-        statuses = statuses_on_disk(results, [run_id])
-        old = settled(reasons(results, plan.runs, statuses, here), options.stale)
+        found = reasons(results, plan.runs, results.statuses([run_id]), here)
+        old = settled(found, options.stale)
         if options.stale == RETRAIN:
             results.start_anew([*old])
     state, message = execute(spec, directory, options)

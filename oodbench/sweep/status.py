@@ -13,9 +13,9 @@ from oodbench.errors import counted, some
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import RunSpec, RunStatus, State
 from oodbench.sweep.launch import reasons
-from oodbench.sweep.launchers import RunStatus, states
+from oodbench.sweep.launchers import states
 from oodbench.sweep.launchers.progress import progress, title
 from oodbench.sweep.plan import coordinates
 from oodbench.terminal import Terminal

@@ -130,7 +130,7 @@ def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list
         if several:
             message += f" (they differ in {', '.join(several)} of the network)"
         spec = members[0].spec
-        say(f"{spec.label} on {spec.dataset_name}, trial {spec.trial}: {message}")
+        say(f"{spec.row}, trial {spec.trial}: {message}")
     return largest if len(largest) > 1 else []
 
 

@@ -8,7 +8,7 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from filelock import Timeout
 from torch import Tensor
@@ -25,7 +25,7 @@ from oodbench.train.digests import digests_of
 from oodbench.train.loop import Program, Training, begin, train
 from oodbench.train.process import clean_process
 from oodbench.train.run import Run
-from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
+from oodbench.train.settings import Interrupts, TrainSettings
 from oodbench.train.vectorized import VectorizedProgram, capacity, explained, program_key
 
 Ended = Callable[[str, State, str], None]
@@ -79,16 +79,13 @@ def execute_bundle(
     # absolute paths, as a method may change the working directory
     waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in ordered)
     interrupts = interrupts or Interrupts()
-    most, alone = settings.vectorize or MAX_VECTORIZED, set[str]()
-    keys = dict[str, object]()
-    results = Directory(waiting[0][1].results)
-    with Heartbeats(results) as heartbeats:
+    most, alone, bundle = settings.vectorize, set[str](), _Bundle(settings, ended)
+    with _heartbeats(Directory(waiting[0][1].results), bundle.steps):
         while waiting and not interrupts.stop:
             vectorize = waiting[0][0].id not in alone
-            bundle = _Bundle(settings, ended, heartbeats)
             try:
                 with clean_process(settings.threads):
-                    bundle.acquire(waiting, most if vectorize else 1, keys, vectorize)
+                    bundle.acquire(waiting, most if vectorize else 1, vectorize)
                 if bundle.held:
                     # again, as building the runs may have changed settings
                     with clean_process(settings.threads, bundle.held[0].run.spec.precision):
@@ -101,9 +98,8 @@ def execute_bundle(
                 together = bundle.vectorized and not is_disk_full(error, left[0][1].path)
                 if together and (reason := explained(error)):
                     alone |= {spec.id for spec, _ in left}
-                    of = f"{left[0][0].label} on {left[0][0].dataset_name}"
                     how = "are trained one at a time, as they cannot be trained together"
-                    warnings.warn(f"the runs of {of} {how}: {reason}", stacklevel=2)
+                    warnings.warn(f"the runs of {left[0][0].row} {how}: {reason}", stacklevel=2)
                 elif together and len(left) > 1:
                     most = len(left) // 2
                 else:
@@ -120,34 +116,35 @@ def execute_bundle(
 
 
 class _Bundle:
-    """Runs that are trained at the same time, with their locks and heartbeats."""
+    """Runs that are trained at the same time, with their locks; one bundle follows another."""
 
-    def __init__(self, settings: TrainSettings, ended: Ended, heartbeats: "Heartbeats") -> None:
+    def __init__(self, settings: TrainSettings, ended: Ended) -> None:
         self.settings = settings
         self.vectorized = False
         self.held: list[Training] = []
         self._locks: dict[RunDirectory, contextlib.ExitStack] = {}
+        self._keys: dict[str, object] = {}
+        """The `program_key` of every run that was loaded, by id."""
         self._ended = ended
-        self._heartbeats = heartbeats
         self._time_limit = contextlib.ExitStack()
 
+    def steps(self) -> dict[str, int]:
+        """The step of each run by id; 0 while a run is loaded."""
+        loaded = {t.directory.id: t.run.step for t in self.held}
+        return {directory.id: loaded.get(directory.id, 0) for directory in [*self._locks]}
+
     def acquire(
-        self,
-        waiting: deque[tuple[RunSpec, RunDirectory]],
-        limit: int,
-        keys: dict[str, object],
-        vectorize: bool,
+        self, waiting: deque[tuple[RunSpec, RunDirectory]], limit: int, vectorize: bool
     ) -> None:
         """Take up to `limit` runs of `waiting` that can be trained together, at least one if any is free.
 
-        `keys` has the `program_key` of every run that was loaded before, by id. Without `vectorize` a
-        single run is taken, and is not vectorized.
+        Without `vectorize` a single run is taken, and is not vectorized.
         """
-        key: object = None
+        self.vectorized, key = False, None
         others: list[tuple[RunSpec, RunDirectory]] = []
         while waiting and len(self.held) < limit and self._fits(waiting[0][0]):
             spec, directory = waiting.popleft()
-            if self.held and keys.get(spec.id, key) != key:
+            if self.held and self._keys.get(spec.id, key) != key:
                 others.append((spec, directory))
                 continue
             run = self._begin(spec, directory)
@@ -157,7 +154,7 @@ class _Bundle:
                 key = program_key(run) if vectorize else None
                 self.vectorized = key is not None
                 limit = min(limit, capacity(run)) if self.vectorized else 1
-            elif keys.setdefault(spec.id, program_key(run)) != key:
+            elif self._keys.setdefault(spec.id, program_key(run)) != key:
                 self._release(directory)
                 others.append((spec, directory))
         waiting.extend(others)
@@ -191,17 +188,14 @@ class _Bundle:
                     locks.enter_context(directory.lock())
                 if (end := directory.end()) is not None:
                     return end, ""
-                self._heartbeats.start(directory, lambda: self._step(directory))
-                locks.callback(self._heartbeats.stop, directory)
+                directory.beat(0)
+                locks.callback(directory.rest)
                 self._locks[directory] = locks.pop_all()
         except Timeout:
             return State.ELSEWHERE, ""
         except (OSError, DamagedFile) as error:  # the disk is full, or missing
             return _state_after(error, directory)
         return None
-
-    def _step(self, directory: RunDirectory) -> int:
-        return next((held.run.step for held in self.held if held.directory is directory), 0)
 
     def train(self, progress: Steps, interrupts: Interrupts) -> None:
         settings = self.settings
@@ -247,9 +241,10 @@ class _Bundle:
         self._ended(spec.id, state, message)
 
     def _release(self, directory: RunDirectory) -> None:
+        locks = self._locks.pop(directory, None)
         self.held = [held for held in self.held if held.directory is not directory]
-        if directory in self._locks:
-            self._locks.pop(directory).close()
+        if locks is not None:
+            locks.close()
 
     def release(self) -> None:
         self._time_limit.close()
@@ -257,47 +252,28 @@ class _Bundle:
             self._release(directory)
 
 
-class Heartbeats:
-    """A thread that writes the heartbeats of this process's runs within a `with` block.
+@contextlib.contextmanager
+def _heartbeats(results: Directory, steps: Callable[[], dict[str, int]]) -> Iterator[None]:
+    """Within the block, a thread writes the steps of this process's runs, by id.
 
     It beats by the clock, so that runs with long steps do not count as lost.
     """
+    stopped = threading.Event()
 
-    def __init__(self, results: Directory) -> None:
-        self._results = results
-        self._runs: dict[RunDirectory, Callable[[], int]] = {}
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeats", daemon=True)
+    def beat() -> None:
+        ends = False
+        while not ends:
+            ends = stopped.wait(BEAT_SECONDS)
+            with contextlib.suppress(OSError):  # a full disk may have room at the next beat
+                results.beat({} if ends else steps())
 
-    def __enter__(self) -> "Heartbeats":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def start(self, directory: RunDirectory, step: Callable[[], int]) -> None:
-        """Beat for a run from now on; `step` returns its current step.
-
-        Raises OSError if the first beat cannot be written; later beats may fail silently.
-        """
-        directory.beat(step())
-        self._runs[directory] = step
-
-    def stop(self, directory: RunDirectory) -> None:
-        """Stop beating for a run, and remove its heartbeat."""
-        self._runs.pop(directory, None)
-        directory.rest()
-
-    def _beat(self) -> None:
-        while not self._stopped.wait(BEAT_SECONDS):
-            self._write({directory.id: step() for directory, step in self._runs.copy().items()})
-        self._write({})
-
-    def _write(self, steps: Mapping[str, int]) -> None:
-        with contextlib.suppress(OSError):  # a full disk may have room at the next beat
-            self._results.beat(steps)
+    thread = threading.Thread(target=beat, name="heartbeats", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def _state_after(

@@ -58,7 +58,7 @@ class Observers:
 
     def __init__(self, names: Iterable[str], spec: RunSpec) -> None:
         """Raise UserError for an unknown observer."""
-        self._run = f"{spec.label} on {spec.dataset_name} ({spec.id})"
+        self._run = f"{spec.row} ({spec.id})"
         self._makers = {name: observers.get(name) for name in names}
         self._made: dict[str, Observer] = {}
 

@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_VECTORIZED = 64
-"""The default for the most runs in a program; more gain little."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
@@ -25,8 +22,8 @@ class TrainSettings:
     """A run's threads that read stored data ahead."""
     observers: tuple[str, ...] = ()
     """The observers of each run, see `oodbench.train.observers`."""
-    vectorize: int | None = None
-    """The most runs in a program; None: `MAX_VECTORIZED`."""
+    vectorize: int = 64
+    """The most runs in a program; more gain little."""
     device_share: float = 1.0
     """The fraction of the device's memory that this process may use."""
     run_timeout: float | None = None

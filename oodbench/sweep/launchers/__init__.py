@@ -7,9 +7,8 @@ directory.
 """
 
 import os
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -19,9 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oodbench.errors import MOST_THREADS, UserError, plugin_hint, unknown, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.directory import Directory
-from oodbench.results.ended import ended
-from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import Heartbeat
+from oodbench.results.run_spec import RunSpec, RunStatus, State
 from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
 from oodbench.validation import parse
@@ -111,16 +108,6 @@ class Job:
         )
 
 
-@dataclass(frozen=True)
-class RunStatus:
-    """A run's state, with a note on the state."""
-
-    state: State
-    note: str = ""
-    log: Path | None = None
-    """The output of the run's last job, if there is any."""
-
-
 class Resources(BaseModel):
     """Resources that runs request; launchers with more options subclass it."""
 
@@ -189,30 +176,7 @@ def states(results: Directory) -> dict[str, RunStatus]:
             who = f"the launcher {type(launcher).__name__}"
             raise wrong_result("states", who, "the statuses of runs by their ids", found)
         submitted |= found
-    return statuses_on_disk(results, [i for i in wanted if i not in submitted]) | submitted
-
-
-def statuses_on_disk(results: Directory, ids: Iterable[str]) -> dict[str, RunStatus]:
-    """The status of runs by the disk alone, which knows no queues."""
-    known = ended(results.path).states
-    statuses = {}
-    for run_id in ids:
-        if run_id in known:
-            statuses[run_id] = RunStatus(known[run_id])
-            continue
-        run = results.run(run_id)
-        state, reason = run.state_and_reason()
-        note = progress_note(run.heartbeat()) if state is State.RUNNING else reason
-        statuses[run_id] = RunStatus(state, note)
-    return statuses
-
-
-def progress_note(beat: Heartbeat | None) -> str:
-    """The step, machine and age of a run's heartbeat in words; empty without a heartbeat."""
-    if beat is None:
-        return ""
-    where = beat.node or beat.host
-    return f"step {beat.step} on {where}, heartbeat {time.time() - beat.time:.0f} s ago"
+    return results.statuses(i for i in wanted if i not in submitted) | submitted
 
 
 def check_resources(sweep: str, resources: Mapping[str, Any]) -> None:

@@ -19,7 +19,6 @@ from oodbench.sweep.launchers import Job, Launcher, register
 from oodbench.sweep.launchers.progress import Display
 from oodbench.sweep.launchers.worker import Worker, receive, start, warm_up
 from oodbench.terminal import counted, terminal
-from oodbench.train.settings import MAX_VECTORIZED
 
 LOCK_RETRY_SECONDS = 5.0
 """Seconds for which the pool keeps trying to train a run that another process holds."""
@@ -228,7 +227,7 @@ def _bundles(job: Job) -> Iterator[list[str]]:
         alike.setdefault(job.specs[run_id].bundle_key, []).append(run_id)
     for ids in alike.values():
         share = max(len(ids), len(job.ids) // MANY)
-        size = min(job.options.vectorize or MAX_VECTORIZED, -(-share // job.at_once))
+        size = min(job.options.vectorize, -(-share // job.at_once))
         yield from (ids[i : i + size] for i in range(0, len(ids), size))
 
 

@@ -52,7 +52,7 @@ def title(spec: RunSpec) -> str:
     """A run's row, dataset, test set, draw and trial, as printable text."""
     tests = "+".join(spec.test_environments)
     which = f"draw {spec.draw}, trial {spec.trial}"
-    return printable(f"{spec.label} on {spec.dataset_name} (test {tests}), {which}")
+    return printable(f"{spec.row} (test {tests}), {which}")
 
 
 class Display:

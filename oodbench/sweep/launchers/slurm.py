@@ -31,9 +31,9 @@ from oodbench.files import write_whole
 from oodbench.registry import checkout
 from oodbench.results.directory import Directory, compact
 from oodbench.results.run_directory import RunDirectory
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import RunSpec, RunStatus, State
 from oodbench.results.schemas import DamagedFile, read_file
-from oodbench.sweep.launchers import Job, Launcher, Resources, RunStatus, progress_note, register
+from oodbench.sweep.launchers import Job, Launcher, Resources, register
 from oodbench.sweep.launchers.local import train_in_pool, with_retries
 from oodbench.sweep.launchers.worker import stop
 from oodbench.terminal import Terminal, counted, terminal
@@ -430,8 +430,9 @@ def _state_of(
     if state.final:
         return state, note
     beat = run.heartbeat()
+    where = "" if beat is None else beat.note
     if isinstance(jobs, str):
-        return (State.QUEUED, jobs) if state is State.PLANNED else (state, progress_note(beat))
+        return (State.QUEUED, jobs) if state is State.PLANNED else (state, where)
     job = jobs.get((submission.job, index))
     if job is not None and job.state in ACTIVE:
         if job.state == "PENDING":
@@ -439,9 +440,9 @@ def _state_of(
         begins = job.state in ("REQUEUED", "CONFIGURING")
         if beat is None or begins or beat.job not in (None, job.id):
             return State.QUEUED, f"waits in job {job.id} on {job.node}"
-        return State.RUNNING, progress_note(beat)
+        return State.RUNNING, where
     if state is State.RUNNING and beat is not None and time.time() - beat.time < SILENT:
-        return state, progress_note(beat)
+        return state, where
     note = f"job {submission.job_id(index)} "
     note += "is gone" if job is None else f"{job.state} on {job.node or '?'}"
     if log is None or not log.stat().st_size:

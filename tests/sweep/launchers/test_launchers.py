@@ -12,9 +12,9 @@ from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results import stale
 from oodbench.results.directory import Directory
-from oodbench.results.run_spec import State
+from oodbench.results.run_spec import RunStatus, State
 from oodbench.sweep.launch import reasons
-from oodbench.sweep.launchers import Job, RunStatus, launchers, states
+from oodbench.sweep.launchers import Job, launchers, states
 from oodbench.sweep.launchers.local import Debug, placed
 from oodbench.sweep.launchers.progress import Display
 from oodbench.sweep.launchers.slurm import Slurm

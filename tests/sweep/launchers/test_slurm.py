@@ -9,7 +9,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
-from oodbench.sweep.estimate import Forecast, row_of
+from oodbench.sweep.estimate import Forecast
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import check_resources
 from oodbench.sweep.launchers.slurm import Request, Slurm, SlurmResources, ask, minutes, packed
@@ -45,7 +45,7 @@ def test_runs_are_packed_into_jobs_and_these_into_arrays(tmp_path: Path) -> None
 def test_short_runs_share_jobs_of_ten_minutes(tmp_path: Path) -> None:
     assert sizes(request(tmp_path, {}, trials=4)) == [[8]]
     job_ = job(tiny(trials=4), tmp_path)
-    rows = {spec.algorithm: row_of(spec) for spec in job_.specs.values()}
+    rows = {spec.algorithm: spec.row for spec in job_.specs.values()}
     expected = Forecast(of_run={rows["ERM"]: 250.0, rows["IRM"]: 700.0})
 
     def packs(**asked: Any) -> list[int]:
