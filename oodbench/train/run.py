@@ -45,7 +45,6 @@ from oodbench.train.process import (
 )
 from oodbench.train.settings import TrainSettings
 
-
 COUNTED = ("step", "seconds", "waited", "sums", "counts")
 """The attributes of a run that count its updates, as they are in a checkpoint."""
 
