@@ -100,7 +100,7 @@ def _forked(job: Job, index: int) -> Worker:
         name=f"worker-{index}",
         daemon=True,
     )
-    with workers_end, _blocked(), _environment(MALLOC | variables), _no_main():
+    with workers_end, _for_children(MALLOC | variables):
         process.start()
     return Worker(index, process, connection)
 
@@ -121,44 +121,33 @@ def warm_up() -> None:
                 "typer",
             ]
         )
-        with _blocked(), _environment(MALLOC | environment(PORTABLE)):
+        with _for_children(MALLOC | environment(PORTABLE)):
             forkserver.ensure_running()
 
 
 @contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _no_main() -> Iterator[None]:
+def _for_children(variables: Mapping[str, str]) -> Iterator[None]:
+    """Within the block, started processes have these environment variables, and block SIGNALS."""
+    before, main = dict(os.environ), sys.modules["__main__"]
+    can_block = hasattr(signal, "pthread_sigmask")
+    if can_block:
+        resource_tracker.ensure_running()  # it would unblock them
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    _set_environment(variables)
     # workers would import the launching script, which would launch again
-    main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        _set_environment(before)
+        if can_block:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
 
 
-@contextlib.contextmanager
-def _blocked() -> Iterator[None]:
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # it would unblock them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _set_environment(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 def work(
@@ -166,8 +155,7 @@ def work(
 ) -> None:
     """Train the runs that the launcher sends, until the launcher closes the connection or dies."""
     end_with_parent()
-    os.environ.clear()  # the fork server may have an older environment
-    os.environ.update(environment)
+    _set_environment(environment)  # the fork server may have an older one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     from oodbench.registry import load_plugins
     from oodbench.terminal import format_warnings
