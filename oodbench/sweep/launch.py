@@ -64,8 +64,8 @@ def launch(sweep: Sweep, options: LaunchOptions) -> Counter[State]:
     """
     results = Directory(options.out)
     stored = results.plan() if (results.path / "sweep.json").exists() else {}
-    sweep = _continued(sweep, stored)
-    load_plugins([*sweep.plugins, *options.plugins])
+    sweep = _continued(sweep, stored, options.plugins)
+    load_plugins(sweep.plugins)
     launcher = launchers.get(options.launcher)()
     if not stored or {*stored["rows"]["id"]} - ended(results.path).states.keys():
         launcher.warm_up()
@@ -115,10 +115,10 @@ def _planned(
         raise UserError(f"selection {plan.rule.name} reads predictions: add --keep-predictions")
     return plan, replace(
         options,
-        plugins=tuple(dict.fromkeys([*sweep.plugins, *options.plugins])),
+        plugins=tuple(sweep.plugins),
         observers=tuple(_usable(options.observers)),
         keep_weights=check_rules(options.keep_weights or sweep.keep_weights, plan.runs),
-        run_timeout=options.run_timeout or sweep.run_timeout,
+        run_timeout=sweep.run_timeout,
         resources=sweep.resources,
     )
 
@@ -137,16 +137,16 @@ def _usable(names: Iterable[str]) -> Iterator[str]:
             yield name
 
 
-def _continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
-    """The sweep with the plug-ins of a stored plan, and with its kind of draws unless the file sets one."""
+def _continued(sweep: Sweep, stored: Mapping[str, Any], plugins: Sequence[str]) -> Sweep:
+    """The sweep with all plug-ins, and with the stored plan's kind of draws unless the file sets one."""
     settings = stored.get("settings", {})
     kept = {
         key: settings["sweep"][key]
         for key in ("draws", "shared_quantiles")
         if key in settings.get("sweep", {}) and key not in sweep.model_fields_set
     }
-    plugins = list(dict.fromkeys([*settings.get("plugins", ()), *sweep.plugins]))
-    return sweep.model_copy(update=kept | {"plugins": plugins})
+    kept["plugins"] = [*dict.fromkeys([*settings.get("plugins", ()), *sweep.plugins, *plugins])]
+    return sweep.model_copy(update=kept)
 
 
 def _shared_keys(plan: Plan) -> dict[str, Any]:
