@@ -24,7 +24,9 @@ from oodbench.errors import some
 from oodbench.files import write_whole
 from oodbench.identity import Code, Digests, Stamp, combined, digest_of, sha256, stamp, unlike
 from oodbench.notes import AnyNote, Note
-from oodbench.results.run_spec import COMPLETE
+from oodbench.results.directory import Directory
+from oodbench.results.ended import ended
+from oodbench.results.run_spec import COMPLETE, RunSpec, RunStatus
 from oodbench.results.schemas import DamagedFile, read_file
 from oodbench.version import __version__
 
@@ -250,6 +252,28 @@ def stale(runs: Any, here: Mapping[str, Digests] | None = None) -> list[Stale]:
     for subject, of_subject in variants.items():
         reasons += _reasons(subject, of_subject.values(), totals[subject])
     return reasons
+
+
+def stale_in(
+    results: Directory,
+    specs: Mapping[str, RunSpec],
+    statuses: Mapping[str, RunStatus],
+    here: Mapping[str, Digests] | None = None,
+) -> list[Stale]:
+    """The reasons why runs of a directory with a result or a checkpoint are stale; see `stale`."""
+    import pandas as pd
+
+    from oodbench.results.parquet import spec_columns
+
+    begun, known = list[str](), ended(results.path).provenances
+    for run_id in specs:
+        state = statuses[run_id].state
+        if state.complete or (state.at_rest and results.run(run_id).checkpoint.exists()):
+            begun.append(run_id)
+    runs = spec_columns([specs[i] for i in begun], begun)
+    runs["dataset_label"] = [specs[i].dataset_name for i in begun]
+    runs["provenance"] = [known[i] if i in known else results.run(i).made_by() for i in begun]
+    return stale(pd.DataFrame({**runs, "directory": str(results.path)}), here)
 
 
 def _reasons(

@@ -15,18 +15,16 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
 
-import pandas as pd
 import typer
 
 from oodbench.arithmetic import lost_here
 from oodbench.errors import PLUGIN_HINT, UserError, missing_package, wrong_result
-from oodbench.identity import Digests
 from oodbench.registry import load_plugins
 from oodbench.results.directory import LAST, PLAN_KEY, ROW_LABELS, Directory, compact
 from oodbench.results.ended import ended
-from oodbench.results.parquet import spec_columns, specs_of
-from oodbench.results.run_spec import DIWA, RunSpec, RunStatus, State
-from oodbench.results.stale import Stale, stale
+from oodbench.results.parquet import specs_of
+from oodbench.results.run_spec import DIWA, RunSpec, State
+from oodbench.results.stale import Stale, stale_in
 from oodbench.selection import find_rule
 from oodbench.sweep.file import Sweep
 from oodbench.sweep.launchers import Job, Launcher, launchers
@@ -206,7 +204,7 @@ def _with_stored(
     both = {**replaced, **plan.runs}
     statuses = results.statuses(both)
     here = digests_now(plan.runs, options.data_dir, results.path) if stored else {}
-    found = reasons(results, both, statuses, here)
+    found = stale_in(results, both, statuses, here)
     old = settled(found, options.stale)
     for reason in found:
         outcome = f"; {OUTCOME[options.stale]}" if reason.is_known else ""
@@ -243,25 +241,6 @@ def _training(spec: RunSpec) -> dict[str, Any]:
     values |= {f"option {name}": value for name, value in values.pop("options").items()}
     stored: dict[str, Any] = json.loads(json.dumps(values))  # tuples are stored as lists
     return stored
-
-
-def reasons(
-    results: Directory,
-    specs: Mapping[str, RunSpec],
-    statuses: Mapping[str, RunStatus],
-    here: Mapping[str, Digests] | None = None,
-) -> list[Stale]:
-    """The reasons why runs with a result or a checkpoint are stale, see `stale`."""
-
-    def has_begun(run_id: str) -> bool:
-        state = statuses[run_id].state
-        return state.complete or (state.at_rest and results.run(run_id).checkpoint.exists())
-
-    begun, known = [*filter(has_begun, specs)], ended(results.path).provenances
-    runs = spec_columns([specs[i] for i in begun], begun)
-    runs["dataset_label"] = [specs[i].dataset_name for i in begun]
-    runs["provenance"] = [known[i] if i in known else results.run(i).made_by() for i in begun]
-    return stale(pd.DataFrame({**runs, "directory": str(results.path)}), here)
 
 
 def settled(found: Sequence[Stale], wish: str) -> frozenset[str]:

@@ -13,9 +13,10 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
+from oodbench.results.stale import stale_in
 from oodbench.results.tables import tidy
 from oodbench.sweep.file import Keys, Sweep, from_commas, takes_keys, validate
-from oodbench.sweep.launch import KEEP, RETRAIN, check_rules, launch, reasons, settled, store_plan
+from oodbench.sweep.launch import KEEP, RETRAIN, check_rules, launch, settled, store_plan
 from oodbench.sweep.launchers import LaunchOptions
 from oodbench.sweep.objects import imported, named
 from oodbench.sweep.plan import Plan, make_plan
@@ -142,7 +143,7 @@ def _records(plan: Plan, options: LaunchOptions) -> "pd.DataFrame":
     directory = results.run(run_id)
     if directory.made_by():
         here = digests_now(plan.runs, options.data_dir, results.path)
-        found = reasons(results, plan.runs, results.statuses([run_id]), here)
+        found = stale_in(results, plan.runs, results.statuses([run_id]), here)
         old = settled(found, options.stale)
         if options.stale == RETRAIN:
             results.start_anew([*old])

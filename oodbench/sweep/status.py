@@ -14,7 +14,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
 from oodbench.results.run_spec import RunSpec, RunStatus, State
-from oodbench.sweep.launch import reasons
+from oodbench.results.stale import stale_in
 from oodbench.sweep.launchers import states
 from oodbench.sweep.launchers.progress import progress, title
 from oodbench.sweep.plan import coordinates
@@ -81,7 +81,7 @@ def render(results: Directory, now: dict[str, RunStatus], console: Terminal) -> 
         )
     texts += [
         f"{'Stale: ' if reason.is_known else ''}{reason.sentence}."
-        for reason in reasons(results, specs, now)
+        for reason in stale_in(results, specs, now)
     ]
     texts += [f"{sentence}." for sentence in ended(results.path).wrong]
     if weights := [w for of in results.kept_weights(specs).values() for w in of.values()]:

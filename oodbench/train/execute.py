@@ -93,7 +93,6 @@ def execute_bundle(
             except Exception as error:
                 if not bundle.held:
                     raise
-                first = bundle.held[0]
                 left = [(held.run.spec, held.directory) for held in bundle.held]
                 together = bundle.vectorized and not is_disk_full(error, left[0][1].path)
                 if together and (reason := explained(error)):
@@ -103,8 +102,8 @@ def execute_bundle(
                 elif together and len(left) > 1:
                     most = len(left) // 2
                 else:
+                    bundle.fail(*left[0], error)
                     left = []
-                    bundle.fail(first.run.spec, first.directory, error, first)
                 waiting.extendleft(reversed(left))
             finally:
                 bundle.release()
@@ -220,14 +219,9 @@ class _Bundle:
         program = VectorizedProgram if self.vectorized else Program
         train([*self.held], ended, progress, interrupts, program)
 
-    def fail(
-        self,
-        spec: RunSpec,
-        directory: RunDirectory,
-        error: Exception,
-        training: Training | None = None,
-    ) -> None:
+    def fail(self, spec: RunSpec, directory: RunDirectory, error: Exception) -> None:
         """Record that a run failed, or that it was interrupted if the disk is full."""
+        training = next((held for held in self.held if held.directory is directory), None)
         method = None if training is None else type(training.run.algorithm)
         state, message = _state_after(error, directory, method)
         if state is State.FAILED:

@@ -13,7 +13,6 @@ from oodbench.registry import load_plugins
 from oodbench.results import stale
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunStatus, State
-from oodbench.sweep.launch import reasons
 from oodbench.sweep.launchers import Job, launchers, states
 from oodbench.sweep.launchers.local import Debug, placed
 from oodbench.sweep.launchers.progress import Display
@@ -118,7 +117,7 @@ def test_runs_of_a_cluster_may_be_stale(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Slurm, "states", lambda *_: done)
     assert states(results) == done
     monkeypatch.setattr(stale, "__version__", "9.0")
-    (reason,) = reasons(results, results.specs(), states(results))
+    (reason,) = stale.stale_in(results, results.specs(), states(results))
     assert reason.sentence.endswith("trained 2 of 2 runs, and 9.0 is here")
 
 
