@@ -400,7 +400,10 @@ def _reason_against(
     from oodbench.train.run import problem_of
 
     first, method = runs[0], algorithms.get(runs[0].algorithm)
-    for spec in {id(spec.hparams): spec for spec in runs}.values():  # trials may share them
+    of_draws: dict[int, RunSpec] = {}
+    for spec in runs:
+        of_draws.setdefault(id(spec.hparams), spec)  # trials may share them
+    for spec in of_draws.values():
         problem = problem_of(spec, dataset, discrete=data.discrete)
         counts = tuple(data.counts[n] for n in problem.environments if n in data.counts)
         problem = replace(problem, counts=counts)
