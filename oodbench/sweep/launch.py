@@ -219,11 +219,12 @@ def _check_datasets(results: Directory, plan: Plan, kept: Sequence[RunSpec]) -> 
     """Raise UserError if runs that stay were trained on a dataset otherwise than the plan's runs."""
     now: dict[str, list[dict[str, Any]]] = {}
     for spec in plan.rows if kept else ():
-        if not spec.ceiling:
-            now.setdefault(spec.dataset_name, []).append(_training(spec))
+        different = now.setdefault(spec.dataset_name, [])
+        if not spec.ceiling and (values := _training(spec)) not in different:
+            different.append(values)
     for spec in kept:
         others, of_average = now.get(spec.dataset_name), (spec.average or {}).get("name") == DIWA
-        if others is None or spec.ceiling or of_average:
+        if not others or spec.ceiling or of_average:
             continue
         before = _training(spec)
         for key in dict.fromkeys([*before, *others[0]]):
