@@ -13,3 +13,13 @@ def derive(*names: object) -> int:
     """
     text = "\x1f".join(str(name) for name in names)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's global generators, on the CPU and on every GPU."""
+    import torch
+
+    # `torch.manual_seed` would also keep a stack trace for each kind of device that is not here
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)

@@ -13,6 +13,7 @@ from oodbench.datasets import Dataset
 from oodbench.errors import UserError
 from oodbench.hparams import checked, hparam
 from oodbench.registry import Registry
+from oodbench.seeds import seed_torch
 
 networks: Registry[type["Network"]] = Registry("network", "oodbench.networks.Network")
 ACTIVATIONS: tuple[type[nn.Module], ...] = (
@@ -155,7 +156,7 @@ def build(
     Raises UserError for an unknown name or hyperparameter.
     """
     cls: Any = networks.get(name)
-    torch.manual_seed(seed)
+    seed_torch(seed)
     hparams = checked(cls.Hparams, values, f"the hyperparameters of the network {name}")
     network: Network = cls(input_shape, num_outputs, hparams)
     if isinstance(hparams, Network.Hparams):

@@ -14,6 +14,7 @@ from torch.backends import cudnn
 
 from oodbench.errors import UserError
 from oodbench.registry import working_directory
+from oodbench.seeds import seed_torch
 
 TF32_CAPABILITY = 8, 0
 """The least compute capability with TF32 (NVIDIA Ampere)."""
@@ -97,7 +98,7 @@ def check_precision(precision: str, device: str) -> None:
 
 def seed_process(seed: int) -> None:
     """Seed the global generators of torch, numpy and Python."""
-    torch.manual_seed(seed)
+    seed_torch(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

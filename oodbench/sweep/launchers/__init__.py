@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from oodbench.errors import MOST_THREADS, UserError, plugin_hint, unknown, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.directory import Directory
-from oodbench.results.run_spec import RunSpec, RunStatus, State
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import RunStatus as RunStatus  # launchers return it
 from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
 from oodbench.validation import parse
