@@ -116,5 +116,5 @@ def test_the_frame_has_a_row_for_each_target() -> None:
     experiment = Experiment(name="n", title="T", paper="p", about="a", targets=targets)
     frame = verdict_sheet(experiment, Measured(values={targets[0].key: [2.0, 1.0]})).frame
     assert frame["row"].tolist() == ["r", "s"] and frame["n"].tolist() == [2, 0]
-    assert frame.loc[0, ["ours", "ours_stderr", "difference"]].tolist() == [1.5, 0.5, 0.5]
+    assert [frame[name][0] for name in ("ours", "ours_stderr", "difference")] == [1.5, 0.5, 0.5]
     assert frame["verdict"].tolist() == ["agrees", "not run"]
