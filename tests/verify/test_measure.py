@@ -1,5 +1,6 @@
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,13 @@ def test_the_last_step_of_every_trial_that_is_complete(frames: Tables) -> None:
     assert read_values(target(environment="training"), frames) == pytest.approx([0.255, 0.265])
     found = read_values(target(environment="c", split="out"), frames)
     assert found == pytest.approx([0.5, 0.5])
+
+
+def test_a_value_of_no_environment(frames: Tables) -> None:
+    records = frames.records.astype({"environment": object, "split": object})
+    of_c = records["environment"] == "c"
+    records.loc[of_c, ["environment", "split", "value"]] = [None, None, 7.0]
+    assert read_values(target(environment=None), replace(frames, records=records)) == [7.0, 7.0]
 
 
 def test_a_step_and_a_selection_rule(frames: Tables) -> None:
