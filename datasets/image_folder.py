@@ -29,8 +29,11 @@ WRAPPER = re.compile(r"(images?|imgs?|pictures?|photos?|data|jpe?gs?|pngs?)", re
 """The names of folders between environments and classes that mean nothing."""
 VALIDATION = ("dev", "eval")
 """Other names of `val`."""
-SUBJECT = re.compile(r"[a-z]+[-_]?\d+(?=[-_])", re.IGNORECASE)
-"""The beginning of a file name that may name a patient or a thing."""
+SUBJECT = re.compile(
+    r"(?!(img|image|dsc[nf]?|frame|pic|picture|photo|crop|tile|patch|page|file)[-_]?\d)[a-z]+[-_]?\d+(?=[-_])",
+    re.IGNORECASE,
+)
+"""The beginning of a name that may be of a patient or a thing, and not a camera's number of a picture."""
 DOMAIN = re.compile(
     r"(real([-_ ]?world)?|photo(graph)?s?|sketch(es)?|art([-_ ]?painting)?s?|clip[-_ ]?art|cartoons?"
     r"|info(graph)?s?|quick[-_ ]?draw|paintings?|products?|webcam|dslr|amazon|caltech(101)?|labelme"
@@ -283,7 +286,8 @@ class ImageFolder(OwnImages):
         for what, names in (("environments", self.environments), ("classes", self.classes)):
             notes[f"{what} {look_alikes(names)}"] = look_alikes(names)
         if not self.options.group:
-            notes |= {_same_subjects(listing): True}
+            below = {} if self.options.attributes else self._found
+            notes |= {_same_subjects(listing, below): True}
         said = [note for note, is_so in notes.items() if note and is_so]
         of_classes = class_notes(each, self.test_environments)
         said += split_note(self.environments)
@@ -298,10 +302,14 @@ def _unwrapped(root: Path) -> Path:
     return _unwrapped(at) if at != root and len(classes) == 1 and len(*classes) > 1 else root
 
 
-def _same_subjects(listing: Listing) -> str:
-    """A note if all file names begin like `P012_3.png`, and environments share such beginnings."""
+def _same_subjects(listing: Listing, below: Names) -> str:
+    """A note if all names are like `P012_3.png` or `P012/3.png`, and environments share such beginnings."""
+
+    def named(file: Path) -> str:
+        return "_".join([*below.get(file, ())[2:3], file.name])
+
     begun = {
-        name: [match[0].lower() for file, _ in files if (match := SUBJECT.match(file.name))]
+        name: [match[0].lower() for file, _ in files if (match := SUBJECT.match(named(file)))]
         for name, files in listing.items()
     }
     if any(len(begun[name]) < len(files) for name, files in listing.items()):

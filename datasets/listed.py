@@ -44,8 +44,8 @@ SPLITS = ("in", "out")
 SEVERAL = 10
 """More numeric names than this may be meant as numbers."""
 SPLIT = re.compile(
-    r"(?:\d+[-_. ]+|images?[-_ ])?(train|val|test|dev|eval)(ing|id|idation|uation)?"
-    r"([-_ ]?(set|split|data|images))?([-_ ]?\d{4})?",
+    r"(?:\d+[-_. ]+|images?[-_ ])?(train|val|test|dev|eval|fold)(ing|id|idation|uation)?"
+    r"([-_ ]?(set|split|data|images))?([-_ ]?\d{1,4})?",
     re.IGNORECASE,
 )
 """The names of folders and environments that mean a split."""

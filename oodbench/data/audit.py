@@ -36,6 +36,8 @@ LARGE = 2**28
 """A user's data are loaded twice and compared, unless they have more bytes than this."""
 UNSEEN = 0.2
 """Categories that training environments lack matter if they have this share of a test environment."""
+RARE = 0.1
+"""Copies of so few examples may be chance if inputs are also equal within environments."""
 LUMINANCE = np.array([[0.299], [0.587], [0.114]])
 """The shares of red, green and blue in grey."""
 Environments = Mapping[str, Environment]
@@ -271,7 +273,8 @@ def _shared(
 ) -> Iterator[Finding]:
     whole = np.concatenate([*trained.values()])
     units, count = np.intersect1d(tested, whole), int(np.isin(tested, whole).sum())
-    is_chance = may_be_chance and _is_chance(tested, whole)
+    is_rare = count < RARE * len(tested) and of == "inputs"
+    is_chance = (may_be_chance or is_rare) and _is_chance(tested, whole, int(may_be_chance))
     if not count or (of == "looks" and is_chance):
         return
     where = [name for name, there in trained.items() if np.isin(tested, there).any()]
@@ -280,7 +283,7 @@ def _shared(
     counts = {"examples": count, "of": len(tested)}
     if of != "groups":
         kind = "equal inputs" if is_chance else "copies"
-        why = "chance, as columns are coarse" if is_chance else "copies of training examples"
+        why = "chance, as within environments" if is_chance else "copies of training examples"
         text += f" {'look like' if of == 'looks' else 'share the inputs of'} examples of {listed}: {why}"
     else:
         kind = "separated groups" if dataset.separates_clusters else "shared groups"
@@ -296,11 +299,11 @@ def _shared(
     yield Finding(kind, (test, *where), counts, example, text)
 
 
-def _is_chance(tested: Array, trained: Array) -> bool:
-    """Whether equal pairs between two sets are about as frequent as within each set."""
+def _is_chance(tested: Array, trained: Array, least: int) -> bool:
+    """Whether equal pairs between two sets are about as frequent as within each set, plus `least`."""
     size = 1 + max(tested.max(), trained.max())
     a, b = (np.bincount(numbers, minlength=size) for numbers in (tested, trained))
-    within = [1 + int((n * (n - 1)).sum()) // 2 for n in (a, b)]
+    within = [least + int((n * (n - 1)).sum()) // 2 for n in (a, b)]
     return bool(int((a * b).sum()) <= 3 * (within[0] * within[1]) ** 0.5)
 
 

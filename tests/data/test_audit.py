@@ -182,6 +182,39 @@ def test_a_line_or_a_curve_tells_a_number_in_few_rows(tmp_path: Path) -> None:
         assert only(tmp_path, each, "a telling column", kind="real").example == "same"
 
 
+def test_columns_whose_product_is_the_target(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    area, price = draw.uniform(30, 200, COUNT).round(1), draw.normal(4000, 700, COUNT).round()
+    data = frame().assign(area=area, price=price, target=area * price)
+    finding = only(tmp_path, data, "a telling column", kind="real")
+    assert "the target is a product of powers of 'area', 'price'" in finding.sentence
+    noisy = data.assign(target=data["target"] * np.exp(draw.normal(0, 0.1, COUNT)))
+    assert found(tmp_path, noisy, kind="real") == {}
+
+
+def test_two_columns_whose_order_is_the_target(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    home, away = draw.poisson(3, COUNT), draw.poisson(3, COUNT)
+    data = frame().assign(home=home, away=away, target=np.where(home > away, "won", "not"))
+    finding = only(tmp_path, data, "a telling column")
+    assert "which of 'home' and 'away' is larger tells the target" in finding.sentence
+    data.loc[:5, "target"] = "won"
+    assert found(tmp_path, data) == {}
+
+
+def test_targets_in_a_small_unit_are_told_by_no_column(tmp_path: Path) -> None:
+    small = frame().assign(target=1e-12 * np.random.default_rng(0).normal(size=COUNT))
+    assert found(tmp_path, small, kind="real") == {}
+
+
+def test_few_distinct_rows_are_equal_by_chance(tmp_path: Path) -> None:
+    assert {*found(tmp_path, frame()[["ward", "target", "environment"]])} == {"equal inputs"}
+    data = pd.concat([frame(), frame(1)]).drop(columns="ward")
+    first = data["income"] < data["income"].quantile(0.05)
+    data.loc[first, ["age", "income", "year", "height"]] = [30, 100, 2000, 170.0]
+    assert {*found(tmp_path, data)} == {"equal inputs"}  # as often as within an environment
+
+
 def numbered(draw: np.random.Generator, count: int = 60, letters: str = "P") -> list[str]:
     """Texts such as P0012, up to a number."""
     return [f"{letters[n % len(letters)]}{n:04}" for n in draw.integers(0, count, COUNT)]
@@ -197,6 +230,10 @@ IDENTIFIERS: Cells = {
     "patient": lambda draw: ["", *numbered(draw)[1:]],
     "Sample ID": lambda draw: ["", *numbered(draw)[1:]],
     "code": lambda draw: ["", *numbered(draw)[1:]],
+    "patient_nbr": lambda draw: 37 * draw.integers(0, 90, COUNT),
+    "Patienten-Nr.": lambda draw: draw.integers(0, 90, COUNT),
+    "hhid": lambda draw: draw.integers(0, 90, COUNT),
+    "player": lambda draw: draw.choice([a + b for a in "ABCDE" for b in "abcde"], COUNT),
 }
 
 
@@ -301,7 +338,10 @@ def test_groups_that_one_side_lacks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("low", "spread", "factor", "offset"),
-    [(37, 0.5, 1.8, 32), (67, 3, 2.54, 0), (1.07, 0.33, 88.4, 0), (0.5, 0.12, 100, 0)],
+    [
+        *((37, 0.5, 1.8, 32), (67, 3, 2.54, 0), (1.07, 0.33, 88.4, 0), (0.5, 0.12, 100, 0)),
+        (15, 6, 1, 273.15),
+    ],
 )
 def test_an_environment_in_other_units(
     tmp_path: Path, low: float, spread: float, factor: float, offset: float
@@ -316,6 +356,20 @@ def test_an_environment_in_other_units(
     assert finding.counts["times"] == pytest.approx(factor + offset / low, rel=0.1)
     shifted = np.where(there, values + 4 * spread, values)
     assert found(tmp_path, data.assign(measured=shifted.round(4))) == {}
+
+
+def test_skewed_numbers_and_temperatures_in_another_unit(tmp_path: Path) -> None:
+    draw, there = np.random.default_rng(0), (frame()["environment"] == "B").to_numpy()
+    skewed, degrees = np.exp(draw.normal(3, 1.5, COUNT)), draw.normal(12, 9, COUNT)
+    for name, values, other in (
+        ("distance", skewed, 1000 * skewed),
+        ("index", degrees / 30, degrees * 300),
+        ("temperature", degrees, 1.8 * degrees + 32),
+        ("concentration", 1e-9 * skewed, 1e-6 * skewed),
+    ):
+        data = frame().assign(**{name: np.where(there, other, values)})
+        assert only(tmp_path, data, "another unit").example == name
+        assert found(tmp_path, frame().assign(**{name: np.where(there, 4 * values, values)})) == {}
 
 
 def test_smaller_numbers_and_the_target_may_be_in_another_unit(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Audits of a table's columns: identifiers, leaks of the target, other units, what one side lacks."""
 
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,27 @@ from oodbench.tasks import Task
 
 FEW_EXAMPLES, FEW = 30, 10
 """Metrics are coarse for an environment, or for a group or class, with fewer examples."""
-MULTIPLE = 8
-"""Environments whose means differ by this factor may use different units."""
-CONVERSIONS = (1.8, 32.0), (2.54, 0.0), (2.2046, 0.0), (1.6093, 0.0), (3.2808, 0.0)
-"""Factors and offsets between common units: degrees, inches, pounds, miles, feet."""
-ALIKE = 1.3
-"""A conversion of units changes the spread by its factor, up to this one."""
+MULTIPLE, LARGE = 8, 20
+"""Environments whose means differ by the first factor may use different units; by the second if skewed."""
+KELVIN = 1.0, 273.15
+CONVERSIONS = (
+    KELVIN,
+    (1.8, 32.0),
+    (2.54, 0.0),
+    (2.2046, 0.0),
+    (1.6093, 0.0),
+    (3.2808, 0.0),
+    (1.3332, 0.0),
+)
+"""Factors and offsets between common units: degrees, inches, pounds, miles, feet, mmHg."""
+WARMEST = 60
+"""Means in degrees Celsius are between this value and its negative."""
+TEMPERATURE = re.compile(r"t(emp|max|min|avg|mean)|°|degrees|celsius|fahrenheit", re.IGNORECASE)
+"""The beginning of the name of a column that may hold temperatures."""
+ALIKE, SIMILAR = 1.3, 1.6
+"""A conversion of units changes the spread by its factor, up to the first; the second is for logarithms."""
+MOST = 50
+"""Each two of at most so many columns of numbers are compared."""
 SAMPLE = 20_000
 """Columns are judged by at most about this many rows."""
 MANY, SEVERAL = 20, 10
@@ -36,16 +52,22 @@ MEANINGLESS = ("an identifier", "an environment column")
 """Findings on columns in which copies of an example may differ; `counts` names these columns."""
 COUNTED = re.compile(r"(.*\D)\d{3,}")
 """A text that may be the number of a person or a thing, such as P0012."""
-UNIT = r"patient|subject|participant|person|customer|client|user|case|sample"
+UNIT = (
+    "patient(en)?|proband(en)?|subject|participant|respondent|person|customer|client|user|case|sample"
+    "|household|employee|student|pupil|player|athlete|driver|animal|cow|tree|plot|farm|specimen|donor"
+    "|station|device|machine|vehicle"
+)
+NUMBER = r"(id|no|nr|num|nbr|number|nummer|#)\.?"
 NAMED = re.compile(
-    rf"({UNIT})([\W_]?(id|no|nr|number))?|(.*[\W_])?(uu?id|mrn|id)|(subj|pt|p|r)id|id[\W_]?(no|nr|num)"
+    rf"({UNIT})([\W_]?{NUMBER})?|(.*[\W_])?(uu?id|mrn|id)|(subj|pt|p|r|hh)id|id[\W_]?{NUMBER}|id#"
+    r"|ticker|isin|cusip|permno|gvkey"
     r"|(?-i:[a-z]+I[dD])",
     re.IGNORECASE,
 )
 """The name of a column that may hold identifiers."""
 TIMES = re.compile(r"(.*[\W_])?(unix|epoch|date|time|datetime|timestamp)([\W_].*)?", re.IGNORECASE)
 """The name of a column that may hold times, which are no measurements."""
-EXACT, ROUNDING = 1e-6, 1e-9
+EXACT, ROUNDING = 1e-3, 1e-9
 """A sum of columns is the target if it leaves less of its variance; the least deviation."""
 Array = npt.NDArray[Any]
 
@@ -138,13 +160,14 @@ def of_columns(rows: Rows, task: Task) -> Iterator[Finding]:
 
 
 def are_coarse(rows: Rows, ignored: Collection[str]) -> bool:
-    """Whether rows may be equal by chance: no column alone tells nearly all distinct rows apart.
+    """Whether rows may be equal by chance: there are few, or no column alone tells nearly all apart.
 
     The columns `ignored` do not count.
     """
     kept = [i for i, name in enumerate(rows.names) if name not in ignored]
     distinct = np.unique(rows.x[:, kept or slice(None)], axis=0)
-    return max(len(np.unique(column)) for column in distinct.T) < 0.9 * len(distinct)
+    most = max(len(np.unique(column)) for column in distinct.T)
+    return most < 0.9 * len(distinct) or FEW * len(distinct) < len(rows.x)
 
 
 def _empty(rows: Rows, name: str, filled: Array) -> Iterator[Finding]:
@@ -202,35 +225,51 @@ def _repeat_environment(rows: Rows, constant: Mapping[str, Array]) -> Iterator[F
 def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
     """A finding if some environments' numbers may be in another unit than those of the others.
 
-    The means of environments then are of two sizes, whose ratio is that of units.
+    The means of environments then are of two sizes, whose ratio or difference is that of units. A factor
+    of units leaves the spread of logarithms as it is.
     """
-    numbers, starts = np.unique(environment, return_index=True)
-    parts = zip(numbers, np.split(values, starts[1:]), strict=True)
-    moments = sorted((v.mean(), v.std(), i) for i, v in parts if len(v) >= FEW_EXAMPLES)
-    least = 4 if (values < 0).any() else 1
-    if len(moments) < 2 or any(mean <= least * spread for mean, spread, _ in moments):
-        return
-    means, spreads, order = np.array(moments).T
-    cut = 1 + int(np.argmax(means[1:] / means[:-1]))
-    if any(np.ptp(means[s]) > 3 * spreads[s].mean() for s in (slice(cut), slice(cut, None))):
-        return
-    (mean, other), (spread, wider) = ((v[:cut].mean(), v[cut:].mean()) for v in (means, spreads))
-    times, apart = other / mean, other - 3 * wider > mean + 3 * spread
-    of_spread = wider / max(spread, ROUNDING)
-    known = [
-        (factor, offset)
-        for factor, offset in CONVERSIONS
-        if apart
-        and abs(factor * mean + offset - other) < wider
-        and factor / ALIKE < of_spread < factor * ALIKE
-    ]
-    if times >= MULTIPLE and times / 2 < of_spread < 2 * times:
-        known = [(float(f"{times:.0f}"), 0.0)]
+    parts = {int(i): values[environment == i] for i in np.unique(environment)}
+    large = {i: v for i, v in parts.items() if len(v) >= FEW_EXAMPLES}
+    known, times = list[tuple[float, float]](), 0.0
+    if found := _two_sizes({i: np.log(np.abs(v[v != 0])) for i, v in large.items()}):
+        low, high, mean, other, spread, wider = found
+        times, of_spread = float(np.exp(other - mean)), wider / max(spread, ROUNDING)
+        if times >= (MULTIPLE if wider < 0.8 else LARGE) and 1 / SIMILAR < of_spread < SIMILAR:
+            known = [(float(f"{times:.0f}"), 0.0)]
+    if not known and (found := _two_sizes(large)):
+        low, high, mean, other, spread, wider = found
+        times, of_spread = other / (mean or 1), wider / max(spread, ROUNDING)
+        least = 1 if TEMPERATURE.match(name) else 3
+        known = [
+            (factor, offset)
+            for factor, offset in CONVERSIONS
+            if other - least * wider > mean + least * spread
+            and abs(factor * mean + offset - other) < wider
+            and factor / ALIKE < of_spread < factor * ALIKE
+            and (offset == 0 or abs(mean) < WARMEST)
+        ]
     if known:
-        (factor, offset), low, high = known[0], names[int(order[0])], names[int(order[-1])]
-        text = f"'{name}' is about {factor:,.4g} times as large in '{high}' as in '{low}'"
+        factor, offset = known[0]
+        text = f"'{name}' is about {factor:,.4g} times as large in '{names[high]}' as in '{names[low]}'"
         text += f" plus {offset:g}" * bool(offset) + ": its unit may be another one there"
-        yield Finding("another unit", (high, low), {"times": times}, name, text)
+        yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
+
+
+def _two_sizes(parts: Mapping[int, Array]) -> tuple[int, int, float, float, float, float] | None:
+    """The lowest and the highest environment, and the means and the spreads of the lower and higher ones.
+
+    None if environments are not of two sizes.
+    """
+    moments = sorted((v.mean(), v.std(), i) for i, v in parts.items() if len(v) >= FEW)
+    if len(moments) < 2:
+        return None
+    means, spreads, order = np.array(moments).T
+    cut = 1 + int(np.argmax(np.diff(means)))
+    sides = slice(cut), slice(cut, None)
+    if any(np.ptp(means[side]) > 3 * spreads[side].mean() for side in sides):
+        return None
+    (mean, other), (spread, wider) = ([v[side].mean() for side in sides] for v in (means, spreads))
+    return int(order[0]), int(order[-1]), mean, other, spread, wider
 
 
 def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
@@ -253,11 +292,26 @@ def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
         listed = some([*map(repr, marks.values())], 3)
         text = f"{listed} tell the target together (each marks a class{said}): `features` leaves them out"
         yield Finding("a telling column", where, {}, next(iter(marks.values())), text)
-    if is_class or found:
+    if found or (is_class and len(rows.columns.numbers) > MOST):
         return
     filled = trained & np.all([rows.known(name) for name in rows.columns.gaps], 0)
-    if parts := _summands(rows.x[filled], y[filled], rows.names):
-        text = f"the target is a weighted sum of {some([*map(repr, parts)], 3)}{said}: `features` leaves "
+    if is_class:
+        x, names = rows.x[filled, : len(rows.columns.numbers)], rows.columns.numbers
+        if pair := _compared(x, y[filled], names):
+            text = f"which of {' and '.join(map(repr, pair))} is larger tells the target{said}: `features` "
+            yield Finding("a telling column", where, {}, pair[0], f"{text}leaves them out")
+        return
+    x, y = rows.x[filled], y[filled]
+    what, parts = "weighted sum", _summands(x, y, rows.names)
+    if not parts and len(y):  # a product is a sum of logarithms
+        x, y = x[y > 0], y[y > 0]
+        above = np.flatnonzero((x > 0).all(0))
+        what, parts = (
+            "product of powers",
+            _summands(np.log(x[:, above]), np.log(y), [rows.names[i] for i in above]),
+        )
+    if parts:
+        text = f"the target is a {what} of {some([*map(repr, parts)], 3)}{said}: `features` leaves "
         yield Finding("a telling column", where, {}, parts[0], f"{text}out what it is made from")
 
 
@@ -271,6 +325,16 @@ def _summands(x: Array, y: Array, names: Sequence[str]) -> list[str]:
     left = np.var(centred - scaled @ weights) / y.var()
     parts = [n for n, w in zip(names, weights, strict=True) if abs(w) > 1e-3 * y.std()]
     return parts if left < EXACT else []
+
+
+def _compared(x: Array, y: Array, names: Sequence[str]) -> tuple[str, str] | None:
+    """Two columns that have one class where the first is larger, and another where the second is."""
+    for i, j in itertools.combinations(range(len(names)), 2):
+        sides = y[x[:, i] > x[:, j]], y[x[:, i] < x[:, j]]
+        if all(len(each) >= MANY and (each == each[0]).all() for each in sides):
+            if sides[0][0] != sides[1][0]:
+                return names[i], names[j]
+    return None
 
 
 def _marked(values: Array, target: Array) -> int:
@@ -292,6 +356,7 @@ def _score(values: Array, target: Array, is_class: bool, is_category: bool = Fal
     """
     if len(values) < MANY or np.ptp(values) == 0 or np.ptp(target) == 0:
         return 0.0
+    target = target if is_class else target / np.ptp(target)  # targets of any unit
     order = np.lexsort((np.random.default_rng(0).permutation(len(values)), values))
     steps, ties = np.diff(target[order]), np.diff(values[order]) == 0
     spread = target.var()

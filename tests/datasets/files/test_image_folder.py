@@ -60,6 +60,15 @@ def test_a_circle_of_links_is_refused_by_name(link: str, to: str, tmp_path: Path
         folder(tmp_path)
 
 
+def test_folds_are_no_classes(tmp_path: Path) -> None:
+    for domain in ("art", "photo"):
+        for fold in ("fold1", "fold2"):
+            draw(tmp_path / domain, (fold,), ("cat", "dog"), count=2)
+    with pytest.raises(UserError, match=r"the folders fold1 and fold2 in .* are rather splits"):
+        folder(tmp_path)
+    assert folder(tmp_path, splits="merge").classes == ("cat", "dog")
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -335,10 +344,10 @@ def scans(root: Path, name: str) -> None:
     """Pictures of three subjects in each of two environments, of which one subject is in both."""
     for environment, subjects in (("a", (1, 2, 3)), ("b", (3, 4, 5))):
         for label, kind in enumerate(("ill", "well")):
-            (root / environment / kind).mkdir(parents=True)
             for subject in subjects:
                 for visit in range(3):
                     file = root / environment / kind / name.format(subject=subject, visit=visit)
+                    file.parent.mkdir(parents=True, exist_ok=True)
                     picture(visit, label).save(file)
 
 
@@ -368,6 +377,8 @@ def test_groups_are_clusters_and_may_be_kept_apart(name: str, pattern: str, tmp_
     [
         ("P{subject:02}_{visit}.png", True),
         ("subject-{subject}_{visit}.png", True),
+        ("P{subject:02}/{visit}.png", True),
+        ("DSC_{subject}_{visit}.png", False),
         ("{subject}{visit}.png", False),
         ("IMG_{subject}{visit}.png", False),
     ],
