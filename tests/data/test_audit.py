@@ -372,6 +372,15 @@ def test_skewed_numbers_and_temperatures_in_another_unit(tmp_path: Path) -> None
         assert found(tmp_path, frame().assign(**{name: np.where(there, 4 * values, values)})) == {}
 
 
+def test_codes_that_one_environment_numbers_otherwise(tmp_path: Path) -> None:
+    data, draw = frame(), np.random.default_rng(0).integers(0, 2, COUNT)
+    there = data["environment"] == "B"
+    finding = only(tmp_path, data.assign(sex=draw + there), "other codes")
+    assert finding.environments == ("B",) and "'sex' is 0 or 1 in most" in finding.sentence
+    for usual in (draw, draw * ~there, 2 * draw + there, 2010 + draw + there):
+        assert "other codes" not in found(tmp_path, data.assign(code=usual))
+
+
 def test_smaller_numbers_and_the_target_may_be_in_another_unit(tmp_path: Path) -> None:
     data = frame()
     there = data["environment"] == "B"

@@ -22,25 +22,13 @@ FEW_EXAMPLES, FEW = 30, 10
 """Metrics are coarse for an environment, or for a group or class, with fewer examples."""
 MULTIPLE, LARGE = 8, 20
 """Environments whose means differ by the first factor may use different units; by the second if skewed."""
-KELVIN = 1.0, 273.15
-CONVERSIONS = (
-    KELVIN,
-    (1.8, 32.0),
-    (2.54, 0.0),
-    (2.2046, 0.0),
-    (1.6093, 0.0),
-    (3.2808, 0.0),
-    (1.3332, 0.0),
-)
-"""Factors and offsets between common units: degrees, inches, pounds, miles, feet, mmHg."""
-WARMEST = 60
-"""Means in degrees Celsius are between this value and its negative."""
+FACTORS = 2.54, 2.2046, 1.6093, 3.2808, 1.3332
+CONVERSIONS = (1.0, 273.15), (1.8, 32.0), *((factor, 0.0) for factor in FACTORS)
+"""Factors and offsets between common units: inches, pounds, miles, feet, mmHg; degrees."""
 TEMPERATURE = re.compile(r"t(emp|max|min|avg|mean)|°|degrees|celsius|fahrenheit", re.IGNORECASE)
 """The beginning of the name of a column that may hold temperatures."""
-ALIKE, SIMILAR = 1.3, 1.6
-"""A conversion of units changes the spread by its factor, up to the first; the second is for logarithms."""
-MOST = 50
-"""Each two of at most so many columns of numbers are compared."""
+ALIKE = 1.3
+"""A conversion of units changes the spread by its factor, up to this one."""
 SAMPLE = 20_000
 """Columns are judged by at most about this many rows."""
 MANY, SEVERAL = 20, 10
@@ -59,7 +47,7 @@ UNIT = (
 )
 NUMBER = r"(id|no|nr|num|nbr|number|nummer|#)\.?"
 NAMED = re.compile(
-    rf"({UNIT})([\W_]?{NUMBER})?|(.*[\W_])?(uu?id|mrn|id)|(subj|pt|p|r|hh)id|id[\W_]?{NUMBER}|id#"
+    rf"({UNIT})([\W_]?{NUMBER})?|(.*[\W_])?(uu?id|mrn|id)|(subj|pt|p|r|hh)id|id[\W_]?{NUMBER}"
     r"|ticker|isin|cusip|permno|gvkey"
     r"|(?-i:[a-z]+I[dD])",
     re.IGNORECASE,
@@ -232,34 +220,40 @@ def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -
     large = {i: v for i, v in parts.items() if len(v) >= FEW_EXAMPLES}
     known, times = list[tuple[float, float]](), 0.0
     if found := _two_sizes({i: np.log(np.abs(v[v != 0])) for i, v in large.items()}):
-        low, high, mean, other, spread, wider = found
-        times, of_spread = float(np.exp(other - mean)), wider / max(spread, ROUNDING)
-        if times >= (MULTIPLE if wider < 0.8 else LARGE) and 1 / SIMILAR < of_spread < SIMILAR:
+        low, high, mean, other, spread, of_spread = found
+        times, least = float(np.exp(other - mean)), MULTIPLE if spread < 0.6 else LARGE
+        if times >= least and ALIKE**-2 < of_spread < ALIKE**2:
             known = [(float(f"{times:.0f}"), 0.0)]
     if not known and (found := _two_sizes(large)):
-        low, high, mean, other, spread, wider = found
-        times, of_spread = other / (mean or 1), wider / max(spread, ROUNDING)
-        least = 1 if TEMPERATURE.match(name) else 3
+        low, high, mean, other, spread, of_spread = found
+        times, least = other / (mean or 1), 1 if TEMPERATURE.match(name) else 3
         known = [
             (factor, offset)
             for factor, offset in CONVERSIONS
-            if other - least * wider > mean + least * spread
-            and abs(factor * mean + offset - other) < wider
+            if other - mean > least * (1 + of_spread) * spread
+            and abs(factor * mean + offset - other) < of_spread * spread
             and factor / ALIKE < of_spread < factor * ALIKE
-            and (offset == 0 or abs(mean) < WARMEST)
+            and (offset == 0 or abs(mean) < 60)  # degrees Celsius
         ]
     if known:
         factor, offset = known[0]
         text = f"'{name}' is about {factor:,.4g} times as large in '{names[high]}' as in '{names[low]}'"
         text += f" plus {offset:g}" * bool(offset) + ": its unit may be another one there"
         yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
+    # such as 1 and 2 for women and men, and 0 and 1 elsewhere
+    codes = {i: {*np.unique(v)} for i, v in large.items()}
+    usual = max(codes.values(), key=[*codes.values()].count, default=set[float]())
+    odd = [i for i, found in codes.items() if not found <= usual]
+    are_pairs = len(usual) == 2 and all(len(codes[i]) == 2 and codes[i] & usual for i in odd)
+    if odd and are_pairs and 2 * len(odd) <= len(codes) and max(map(max, codes.values())) < 10:
+        listed, (one, other) = some([repr(names[i]) for i in odd], 3), sorted(usual)
+        text = f"'{name}' is {one:g} or {other:g} in most environments, and has other codes in {listed}: "
+        at = tuple(names[i] for i in odd)
+        yield Finding("other codes", at, {}, name, f"{text}a code may mean something else there")
 
 
 def _two_sizes(parts: Mapping[int, Array]) -> tuple[int, int, float, float, float, float] | None:
-    """The lowest and the highest environment, and the means and the spreads of the lower and higher ones.
-
-    None if environments are not of two sizes.
-    """
+    """Two environments, means, the lower spread and the ratio of both if there are low and high ones."""
     moments = sorted((v.mean(), v.std(), i) for i, v in parts.items() if len(v) >= FEW)
     if len(moments) < 2:
         return None
@@ -269,7 +263,7 @@ def _two_sizes(parts: Mapping[int, Array]) -> tuple[int, int, float, float, floa
     if any(np.ptp(means[side]) > 3 * spreads[side].mean() for side in sides):
         return None
     (mean, other), (spread, wider) = ([v[side].mean() for side in sides] for v in (means, spreads))
-    return int(order[0]), int(order[-1]), mean, other, spread, wider
+    return int(order[0]), int(order[-1]), mean, other, spread, wider / max(spread, ROUNDING)
 
 
 def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
@@ -292,24 +286,21 @@ def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
         listed = some([*map(repr, marks.values())], 3)
         text = f"{listed} tell the target together (each marks a class{said}): `features` leaves them out"
         yield Finding("a telling column", where, {}, next(iter(marks.values())), text)
-    if found or (is_class and len(rows.columns.numbers) > MOST):
+    if found:
         return
     filled = trained & np.all([rows.known(name) for name in rows.columns.gaps], 0)
+    x, y, names = rows.x[filled], y[filled], [*rows.names]
     if is_class:
-        x, names = rows.x[filled, : len(rows.columns.numbers)], rows.columns.numbers
-        if pair := _compared(x, y[filled], names):
+        if pair := _compared(x, y, rows.columns.numbers[:50]):  # pairs of more take long
             text = f"which of {' and '.join(map(repr, pair))} is larger tells the target{said}: `features` "
             yield Finding("a telling column", where, {}, pair[0], f"{text}leaves them out")
         return
-    x, y = rows.x[filled], y[filled]
-    what, parts = "weighted sum", _summands(x, y, rows.names)
-    if not parts and len(y):  # a product is a sum of logarithms
+    what, parts = "weighted sum", _summands(x, y, names)
+    if not parts:  # a product is a sum of logarithms
         x, y = x[y > 0], y[y > 0]
         above = np.flatnonzero((x > 0).all(0))
-        what, parts = (
-            "product of powers",
-            _summands(np.log(x[:, above]), np.log(y), [rows.names[i] for i in above]),
-        )
+        names = [names[i] for i in above]
+        what, parts = "product of powers", _summands(np.log(x[:, above]), np.log(y), names)
     if parts:
         text = f"the target is a {what} of {some([*map(repr, parts)], 3)}{said}: `features` leaves "
         yield Finding("a telling column", where, {}, parts[0], f"{text}out what it is made from")
@@ -330,9 +321,9 @@ def _summands(x: Array, y: Array, names: Sequence[str]) -> list[str]:
 def _compared(x: Array, y: Array, names: Sequence[str]) -> tuple[str, str] | None:
     """Two columns that have one class where the first is larger, and another where the second is."""
     for i, j in itertools.combinations(range(len(names)), 2):
-        sides = y[x[:, i] > x[:, j]], y[x[:, i] < x[:, j]]
-        if all(len(each) >= MANY and (each == each[0]).all() for each in sides):
-            if sides[0][0] != sides[1][0]:
+        first, second = y[x[:, i] > x[:, j]], y[x[:, i] < x[:, j]]
+        if min(len(first), len(second)) >= MANY and np.ptp(first) == np.ptp(second) == 0:
+            if first[0] != second[0]:
                 return names[i], names[j]
     return None
 
