@@ -40,8 +40,8 @@ LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 JSON = re.compile(r'\s*\[?\s*\{\s*["}]')
 """The beginning of JSON."""
 UNREAD = (
-    *"7z arff avro db dta h5 hdf5 mat npy npz numbers ods orc pickle pkl rar rdata rds".split(),
-    *"sas7bdat sav sqlite tar tar.gz tgz xls xlsb xlsm xlsx".split(),
+    *"7z accdb arff avro db dta fits h5 hdf5 mat mdb nc npy npz numbers ods orc pickle pkl rar".split(),
+    *"rdata rds sas7bdat sav sqlite sqlite3 tar tar.gz tgz xls xlsb xlsm xlsx xpt".split(),
 )
 """The endings of formats that are not read."""
 PACKED: dict[bytes, Callable[[bytes], bytes]] = {
