@@ -616,6 +616,14 @@ def test_what_changes_numbers_in_silence_is_found(
     assert said in first.sentence
 
 
+def test_a_number_that_one_environment_never_measured_is_found(tmp_path: Path) -> None:
+    data, there = frame(), frame()["environment"] == "B"
+    filled = data.assign(height=data["height"].where(~there, 172.3))
+    assert only(tmp_path, filled, "a constant column").environments == ("B",)
+    rain = np.random.default_rng(0).gamma(1, 9, COUNT) * (np.arange(COUNT) % 3 > 0) * ~there
+    assert found(tmp_path, data.assign(rain=rain.round(1))) == {}
+
+
 def test_a_real_target_that_is_constant_in_an_environment_is_found(tmp_path: Path) -> None:
     data = with_gap_code(frame()).drop(columns="target").rename(columns={"level": "target"})
     (finding,) = found(tmp_path, data, kind="real")["a constant column"]

@@ -185,13 +185,14 @@ def in_several(parts: Sequence[Array]) -> Array:
 
 
 def _stuck(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
-    """Findings on environments in which a number is always the same, and far from those of others."""
+    """Findings on environments in which a number is always the same, and far from others or rare there."""
     for i in np.unique(environment):
         here, others = values[environment == i], values[environment != i]
         if len(here) < FEW or np.ptp(here) > 0 or len(np.unique(others)) < MANY:
             continue
-        low, high = others.min(), others.max()
-        if max(low - here[0], here[0] - high) > others.std():
+        low, high, is_rare = others.min(), others.max(), (others == here[0]).mean() < 0.05
+        far = max(low - here[0], here[0] - high)
+        if far > others.std() or (is_rare and len(here) >= FEW_EXAMPLES):
             text = f"'{name}' is {here[0]:g} in every row of '{names[i]}', and from {low:g} to {high:g} "
             text += "elsewhere: a gap, or another design, there"
             yield Finding("a constant column", (names[i],), {}, name, text)
