@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from oodbench.columns import Reading
-from oodbench.data.tables.audit import FEW_EXAMPLES, NAMED
+from oodbench.data.tables.audit import APART, FEW_EXAMPLES, NAMED, in_several
 from oodbench.data.tables.cells import Cells
 from oodbench.data.tables.readings import (
     MARKS,
@@ -185,7 +185,13 @@ class Listed(Dataset):
                 continue
             with suppress(UserError):  # for lists
                 cells = self.rows.cells(r.column)
-                if 2 * pc.count_distinct(cells).as_py() <= len(cells):
+                distinct = pc.count_distinct(cells).as_py()
+                texts = np.array(cells.to_pylist(), dtype=object)
+                shared = {*in_several([texts[at.numpy()] for at in self.places.values()])} - {""}
+                if shared and distinct > SEVERAL:
+                    many = f"{len(shared)} of its {distinct:,} values"
+                    yield f"'{r.column}' is not read, and {many} are in several environments: {APART}"
+                elif 2 * distinct <= len(cells):
                     yield (
                         f"'{r.column}' is not read: if its equal values are of one patient or thing, the "
                         "option `group` keeps them on one side of a split"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from glob import escape
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 from unicodedata import normalize
@@ -63,11 +64,13 @@ class Manifest(Listed, OwnImages):
         return files
 
     def _nearest(self, text: str) -> str:
-        """The end of another computer's path that is a file here, or the nearest name in its folder."""
+        """A file here: the end of another computer's path, the name in a folder, or one like it."""
         folders = PureWindowsPath(text).parts  # it accepts slashes, too
         ends = ("/".join(folders[i:]) for i in range(1, len(folders)))
         if found := next((end for end in ends if (self.root / end).is_file()), ""):
             return found
+        if inside := next(iter(self.root.glob(f"*/{escape(folders[-1])}")), None):
+            return inside.relative_to(self.root).as_posix()
         place = PurePath(*folders).parent
         there = filter(Path.is_file, (self.root / place).glob("*"))
         names = {name.lower(): p.name for p in there for name in (p.stem, p.name)}

@@ -106,7 +106,10 @@ def test_paths_as_programs_write_them(column: str, written: str, tmp_path: Path)
 
 @pytest.mark.parametrize(
     "written",
-    ["C:\\Users\\me\\images\\{}.png", "/home/me/images/{}.png", "images/{}.PNG", "images/{}"],
+    [
+        *("C:\\Users\\me\\images\\{}.png", "/home/me/images/{}.png"),
+        *("images/{}.PNG", "images/{}", "{}.png"),
+    ],
 )
 def test_a_path_that_is_elsewhere_here_is_shown(written: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"line 2: .*; did you mean 'images/0\.png'\?$"):
