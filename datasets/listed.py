@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from oodbench.columns import Reading
-from oodbench.data.tables.audit import APART, FEW_EXAMPLES, NAMED, in_several
+from oodbench.data.tables.audit import APART, FEW_EXAMPLES, NAMED
 from oodbench.data.tables.cells import Cells
 from oodbench.data.tables.readings import (
     MARKS,
@@ -186,8 +186,9 @@ class Listed(Dataset):
             with suppress(UserError):  # for lists
                 cells = self.rows.cells(r.column)
                 distinct = pc.count_distinct(cells).as_py()
-                texts = np.array(cells.to_pylist(), dtype=object)
-                shared = {*in_several([texts[at.numpy()] for at in self.places.values()])} - {""}
+                parts = (cells.take(at.numpy()).unique().to_pylist() for at in self.places.values())
+                counts = Counter(text for part in parts for text in part if text)
+                shared = [text for text, count in counts.items() if count > 1]
                 if shared and distinct > SEVERAL:
                     many = f"{len(shared)} of its {distinct:,} values"
                     yield f"'{r.column}' is not read, and {many} are in several environments: {APART}"
