@@ -328,7 +328,7 @@ class Algorithm(nn.Module):
         """
         return Reduction(combine=self.combine) if self.overrides("combine") else None
 
-    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def update(self, batch: Batch, step: int) -> dict[str, Any]:
         """Do one update and return detached scalars or numbers, `loss` among them.
 
         `batch` is ready for the forward pass: it has the step's environments and noise, after `prepare`. An

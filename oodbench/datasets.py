@@ -19,7 +19,7 @@ from oodbench.errors import MissingError, UserError
 from oodbench.hparams import checked, defaults
 from oodbench.identity import md5 as md5  # for datasets of files
 from oodbench.metrics import known_direction
-from oodbench.registry import Registry, folder, own_members
+from oodbench.registry import Registry, check_attributes, folder, own_members
 from oodbench.seeds import derive
 from oodbench.tasks import Task
 
@@ -446,6 +446,7 @@ def make(name: str, options: Mapping[str, object], data_dir: Path | None = None)
     cls: Any = datasets.get(name)
     values = {**defaults(cls.Options), **options}
     dataset: Dataset = cls(checked(cls.Options, values, f"the options of {name}"), data_dir)
+    check_attributes("dataset", dataset)
     for attribute, (wanted, held) in REQUIRED.items():
         value = inspect.getattr_static(dataset, attribute, None)
         if value is None:

@@ -5,6 +5,7 @@ A class is refused if a hook or an attribute is misspelt, or cannot be called as
 
 import ast
 import difflib
+import dis
 import importlib
 import inspect
 import pkgutil
@@ -242,6 +243,19 @@ def _kind(member: object) -> str:
     return "function" if is_function else "attribute"
 
 
+def _engine_members(cls: type) -> dict[str, Any]:
+    engines: dict[str, Any] = {}  # None for annotations without a value
+    for base in reversed(cls.__mro__):
+        if is_engine(base.__module__):
+            engines |= dict.fromkeys(inspect.get_annotations(base)) | vars(base)
+    return engines
+
+
+def _hooks(cls: type) -> dict[str, Any]:
+    known = _engine_members(cls).items()
+    return {n: m for n, m in known if n[0] != "_" and not hasattr(m, "__final__")}
+
+
 def check_overrides(noun: str, cls: type) -> None:
     """Raise UserError for a member that is misspelt, cannot be used as the engine does, or is missing.
 
@@ -254,11 +268,8 @@ def check_overrides(noun: str, cls: type) -> None:
         return
     who, own = f"the {noun} {cls.__name__}", own_members(cls)
     others = [base for base in cls.__mro__ if base not in own_bases(cls)]
-    engines: dict[str, Any] = {}  # None for annotations without a value
-    for base in reversed(cls.__mro__):
-        if is_engine(base.__module__):
-            engines |= dict.fromkeys(inspect.get_annotations(base)) | vars(base)
-    hooks = {n: m for n, m in engines.items() if n[0] != "_" and not hasattr(m, "__final__")}
+    engines = _engine_members(cls)
+    hooks = _hooks(cls)
     for name, member in own.items():
         kind = _kind(member)
         if hasattr(engines.get(name), "__final__"):
@@ -287,12 +298,27 @@ def check_overrides(noun: str, cls: type) -> None:
             )
 
 
-def _is_used(name: str, members: Mapping[str, Any]) -> bool:
+def check_attributes(noun: str, made: object) -> None:
+    """Raise UserError for a misspelt attribute of an instance, which its class sets and never reads."""
+    cls, hooks = type(made), _hooks(type(made))
+    alike = [n for n, m in hooks.items() if _kind(m) == "attribute"]
+    members = {(b, n): m for b in cls.__mro__ for n, m in vars(b).items()}
+    for name in () if is_engine(cls.__module__) else vars(made):
+        if name[0] != "_" and name not in hooks and not _is_used(name, members):
+            if (nearest := _misspelt(name, alike, is_unused=True)) is not None:
+                raise UserError(
+                    f"the {noun} {cls.__name__} sets `self.{name}`, which it never reads; did you mean "
+                    f"`self.{nearest}`? (If not, let its name start with an underscore: `self._{name}`.)"
+                )
+
+
+def _is_used(name: str, members: Mapping[Any, Any]) -> bool:
     functions = (getattr(m, "fget", getattr(m, "func", m)) for m in members.values())
     codes = [f.__code__ for f in map(inspect.unwrap, functions) if isinstance(f, FunctionType)]
     for code in codes:  # which grows by the functions within functions
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-    return any(name in code.co_names for code in codes)
+    reads = (each for code in codes if name in code.co_names for each in dis.get_instructions(code))
+    return any(each.argval == name and "STORE" not in each.opname for each in reads)
 
 
 def _misspelt(name: str, known: Collection[str], is_unused: bool) -> str | None:

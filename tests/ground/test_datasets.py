@@ -93,6 +93,32 @@ def test_an_attribute_that_a_dataset_does_not_set_is_named(
         make("Mine", {})
 
 
+class Mirrored(Spirals):  # type: ignore[misc]
+    def __init__(self, options: object, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.column, self.angle, self._repeat = 0, 90, True
+        self.test_environments = tuple(self.environments[self.column :])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("repaets", "repeats"), ("test_enviroments", "test_environments")]
+)
+def test_a_misspelt_attribute_of_an_instance_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    class Mine(Mirrored):
+        def __init__(self, options: object, data_dir: Path | None = None) -> None:
+            super().__init__(options, data_dir)
+            setattr(self, name, True)
+
+    monkeypatch.setattr(datasets, "_classes", dict(datasets.items()))
+    register("Mirrored")(Mirrored)
+    register("Mine")(Mine)
+    assert make("Mirrored", {}).test_environments
+    with pytest.raises(UserError, match=f"^the dataset Mine sets `self.{name}`, .* `self.{meant}`"):
+        make("Mine", {})
+
+
 def test_a_forgotten_init_of_the_base_class_is_named() -> None:
     class Mine(Spirals):  # type: ignore[misc]
         def __init__(self, options: object, data_dir: Path | None = None) -> None:
