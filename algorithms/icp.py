@@ -48,7 +48,9 @@ class ICP(LinearMethod):
         if problem.task.kind == "regression" and problem.task.num_outputs > 1:
             return "the residuals of a single output are tested"
         if math.prod(problem.input_shape) > MAX_INPUTS:
-            return f"it goes through all subsets of the inputs, of which there may be {MAX_INPUTS}"
+            return (
+                f"it goes through all subsets of the inputs, and takes at most {MAX_INPUTS} inputs"
+            )
         return super().skip(problem)
 
     def fit(self, x: Tensor, y: Tensor) -> Tensor:

@@ -50,7 +50,9 @@ Names = dict[Path, tuple[str, ...]]
 
 @register(
     "ImageFolder",
-    image_metadata(paper="none", licence="the owner's", shift="whatever tells the folders apart"),
+    image_metadata(
+        paper="none", licence="the owner's", shift="any word that tells the folders apart"
+    ),
 )
 class ImageFolder(OwnImages):
     """Images in ROOT/ENVIRONMENT/CLASS/; by default the last environment is the test environment.
@@ -228,7 +230,7 @@ class ImageFolder(OwnImages):
         return names
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
-        """The attributes (N,), by the folders in class folders; raises UserError for a file in none."""
+        """The attributes (N,), by the folders in class folders; raises UserError for other files."""
         if not self.options.attributes:
             return None
         depth = len(self.root.parts) + 2 + (self.options.splits not in ("", "keep"))

@@ -6,7 +6,7 @@ How the package's notions become ours:
   that it gives them (`hospital:0`). They are never scored, and have no `out` split.
 - Its other splits (`val`, `test`, `id_val`, `id_test`) are environments of their own that are never
   trained on. `test` is the test environment, `val` the validation environment; all are scored.
-- Its official metrics of a split are recorded under their official names beside ours. The one
+- Its official metrics of a split are recorded under their official names, in addition to ours. The one
   that its paper reports is the dataset's metric: selection `val_env` takes it of all of `val`,
   as the package's leaderboard does. Name `id_val` as the validation environment to select in
   distribution. There is no `train_val`.

@@ -63,7 +63,7 @@ def _check(cls: type["Algorithm"]) -> None:
     overrides = {name for name in own if hasattr(Algorithm, name)} - silent
     if not overrides and not algorithms.registered & {*own_bases(cls)}:
         raise UserError(
-            f"{who} overrides none of `objective`, `combine` and the other hooks: "
+            f"{who} does not override `objective`, `combine` or another hook: "
             "it would train as ERM; to change only hyperparameters, derive from a registered method"
         )
 

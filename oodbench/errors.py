@@ -71,7 +71,7 @@ SAVED = "saved_"
 def plugin_hint(plugins: Iterable[str]) -> str:
     """`PLUGIN_HINT` with the plug-ins of a sweep that have not been imported.
 
-    Reading results imports none of them, as the results may be somebody else's. Classes of a script or a
+    Reading results does not import them, as the results may be somebody else's. Classes of a script or a
     notebook are left out: they are neither rules nor metrics.
     """
     others = [p for p in plugins if p not in sys.modules and not p.startswith(SAVED)]

@@ -125,7 +125,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def head_of(network: nn.Module) -> nn.Linear | None:
-    """The linear layer that computes the logits, None if there is none.
+    """The linear layer that computes the logits, or None.
 
     In a `Network` this is the classifier; in other modules, the last linear layer.
     """

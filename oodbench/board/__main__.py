@@ -127,7 +127,7 @@ def run(
     tier: TierName = None,
     features: Annotated[
         Path | None,
-        typer.Option(help="A file of your features, in place of those of --dataset."),
+        typer.Option(help="A file of your features, instead of those of --dataset."),
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Train nothing: show the runs, and how long they take.")

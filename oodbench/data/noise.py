@@ -51,7 +51,7 @@ def checked(dataset: Dataset, keys: Mapping[str, Any]) -> dict[str, Any] | None:
     amount = parts["amount"]
     if isinstance(amount, dict):
         for name in {*map(str, amount)} - {*dataset.environments}:
-            hint = " (it stands beside `amount`, which has the environments)" * (name in PARTS)
+            hint = " (it is a key next to `amount`, which has the environments)" * (name in PARTS)
             raise unknown("environment", name, dataset.environments, where, hint)
         amount = {
             str(name): _number(is_of_labels, v, f"'{name}' in {where}")

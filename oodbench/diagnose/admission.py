@@ -128,7 +128,7 @@ def figures(
 def figures_of_results(frames: Tables, dataset: str) -> Figures:
     """The figures of a dataset, by its label, from results with ERM, other rows and marked ceilings.
 
-    Raises UserError for an unknown dataset, and if no run of ERM has ended.
+    Raises UserError for an unknown dataset, and without an ended run of ERM.
     """
     frames = only(frames, [dataset])
     board = leaderboard(frames)

@@ -42,7 +42,7 @@ class Network(nn.Module):
     class Hparams:
         """Regularizers, all off by default and in evaluation (arXiv:1706.05394).
 
-        Hidden units are the outputs of activation layers, or the features of a network without any.
+        Hidden units are the outputs of activation layers, or the features if there are no such layers.
         """
 
         dropout: float = hparam(0.0, low=0.0, high=0.99, neutral=0.0)

@@ -193,7 +193,7 @@ def shards_of(file: Path) -> list[Path]:
         raise UserError(f"{file} is not an index of shards, with a `weight_map`") from None
     for each in files:
         if not each.is_file():
-            raise UserError(f"{file} names {each.name}, which is not beside it")
+            raise UserError(f"{file} names {each.name}, which is not in the same folder")
     return files
 
 
@@ -265,7 +265,7 @@ def _loaded(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str,
 
 
 def _is_safetensors(file: Path) -> bool:
-    """Whether a file, whatever its ending, begins with the length of a header in JSON."""
+    """Whether a file, with any ending, begins with the length of a header in JSON."""
     with file.open("rb") as stream:
         return stream.read(9)[8:] == b"{"
 

@@ -15,7 +15,7 @@ Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="Results directories, shown as one; or a board, by its name or folder, and results beside it.",
+        help="Results directories, shown as one, or a board (its name or folder) and directories.",
     ),
 ]
 Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]

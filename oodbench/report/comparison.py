@@ -331,13 +331,13 @@ def compare_own_rows(
     header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
     several = len(rows) + len(means) > OWN
     kept = [*rows, *means] if not (short and several) else (means or rows)[:OWN]
-    block = Block("Trained here, beside the board", header, kept, len(kept), keys=2)
+    block = Block("Trained here, compared with the board", header, kept, len(kept), keys=2)
     if not short:
         return block
     labels = {str(row[1]) for row in rows}
     if len(labels) > 1:
         return block.part(range(len(kept)), range(5))
-    block = replace(block, title=f"{labels.pop()} beside the board", keys=1)
+    block = replace(block, title=f"{labels.pop()} compared with the board", keys=1)
     return block.part(range(len(kept)), [0, 2, 3, 4])
 
 

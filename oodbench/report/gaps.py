@@ -94,7 +94,7 @@ def resampled(
 
     The bootstrap draws datasets (of all by default), then trials of each drawn dataset, the same for all
     labels because trials are paired. Head-rooms are units, and are not resampled. Shares are means over the
-    datasets with a clear head-room, NaN without any. Labels that lack a trial are left out.
+    datasets with a clear head-room, NaN without such datasets. Labels that lack a trial are left out.
     """
     chosen = [d for d in trials.index.unique("dataset") if datasets is None or d in datasets]
     whole = trials.loc[chosen].dropna(axis=1)
@@ -268,7 +268,7 @@ def gaps_of(chosen: Chosen, table: pd.DataFrame) -> Gaps | None:
 
 
 def gaps_by_rule(tables: Tables) -> dict[str, Gaps]:
-    """The gaps by each rule, except rules without any."""
+    """The gaps by each rule that has gaps."""
     by_rule = judge_by_all(tables, rule_names()).items()
     found = {rule: gaps_of(chosen, cells(chosen)) for rule, chosen in by_rule}
     return {rule: gaps for rule, gaps in found.items() if gaps}

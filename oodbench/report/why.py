@@ -81,8 +81,8 @@ def why(
     """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
 
     A name may be left out if there is only one. `metric`, the dataset's own by default, never changes what
-    is chosen. Raises UserError for unknown names, for a rule that can judge no run, and for a missing name,
-    with the option of `options` that gives it.
+    is chosen. Raises UserError for unknown names, for a rule that cannot judge these runs, and for a
+    missing name, with the option of `options` that gives it.
     """
     one = judge(frames, rule)
     runs = one.runs[~one.runs["helper"]]

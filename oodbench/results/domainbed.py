@@ -100,7 +100,7 @@ def import_sweep(folder: Path, out: Path) -> tuple[int, list[str]]:
     A file may contain several runs, because train.py appends to it, even from several processes at once;
     the records of a run have equal arguments and increasing steps. A truncated last line is left out. A run
     without the file `done` counts as lost. Of runs with equal specs, the one with most records is taken.
-    Raises UserError if no run can be read, and if `out` is not empty.
+    Raises UserError if there are no runs that can be read, and if `out` is not empty.
     """
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty; use another --out")

@@ -47,9 +47,9 @@ def _convert(results: Any, stored: dict[str, Any]) -> None:
     rows = spec_columns([*specs.values()], [spec.id for spec in specs.values()])
     results.store(stored["name"], stored["settings"], pd.DataFrame(rows))
     (results.path / "cache.arrow").unlink(missing_ok=True)
+    others = "; the next launch trains the others from their first step" * (moved < len(specs))
     terminal(stderr=True).say(
-        f"{results.path} is of 0.4.0: {counted(moved, 'run')} of {len(specs)} were moved to today's form; "
-        "the next launch trains the others from their first step"
+        f"{results.path} is of 0.4.0: {moved} of {counted(len(specs), 'run')} moved to today's form{others}"
     )
 
 

@@ -1,8 +1,8 @@
 """The small files of a results directory, checked at every read, and records as lines of metrics.jsonl.
 
-Unknown keys, as of a later version, are ignored; files with another schema number are refused. The keys of
-a line are explained in `columns` of run.json, because names may contain a `/`. The format is described in
-docs/guide/results_format.md.
+Unknown keys, such as those of a later version, are ignored; files with another schema number are
+refused. The keys of a line are explained in `columns` of run.json, because names may contain a `/`. The
+format is described in docs/guide/results_format.md.
 """
 
 import time
@@ -196,7 +196,7 @@ def read_file(path: Path, schema: type[T] | TypeAdapter[T]) -> T | None:
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """All bytes of a file, or None if there is none; raises DamagedFile if it cannot be read."""
+    """All bytes of a file, or None if it does not exist; raises DamagedFile if it cannot be read."""
     try:
         return read_regular(path, LARGEST_FILE)
     except (FileNotFoundError, NotADirectoryError):

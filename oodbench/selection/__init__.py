@@ -207,7 +207,7 @@ def _frame(
 def require_evidence(
     rule: Rule, specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
 ) -> None:
-    """Raise UserError if a rule can judge none of these runs.
+    """Raise UserError if a rule cannot judge any of these runs.
 
     Rules that read more than a plan contains are not checked.
     """
@@ -220,7 +220,7 @@ def require_evidence(
 
 
 def unserved(rule: Rule) -> UserError:
-    """The error if a rule can judge none of a sweep's runs."""
+    """The error if a rule cannot judge any of a sweep's runs."""
     return UserError(f"selection {rule.name} needs {rule.needs}, and this sweep has none")
 
 

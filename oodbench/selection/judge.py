@@ -85,7 +85,7 @@ class Chosen:
 def judge(tables: Tables, rule: str | None = None) -> Chosen:
     """What a rule, the `usual` one by default, chooses among the runs.
 
-    Raises UserError for an unknown rule, and if the rule can judge no run.
+    Raises UserError for an unknown rule, and if the rule cannot judge any run.
     """
     judging = find_rule(rule or usual(tables), plugins=plugins_of(tables))
     runs = tables.runs
@@ -99,7 +99,7 @@ def judge(tables: Tables, rule: str | None = None) -> Chosen:
 
 
 def judge_by_all(tables: Tables, names: Iterable[str]) -> dict[str, Chosen]:
-    """What each of these rules chooses; rules that can judge no run are left out."""
+    """What each of these rules chooses; rules that cannot judge any run are left out."""
     found = {}
     for name in names:
         with suppress(UserError):
@@ -171,15 +171,17 @@ def _candidates(tables: Tables, rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _higher_is_better(runs: pd.DataFrame) -> Booleans:
-    return ~runs["higher_is_better"].eq(False).to_numpy()  # missing where no run has started
+    return (
+        ~runs["higher_is_better"].eq(False).to_numpy()
+    )  # missing if a dataset has only planned runs
 
 
 def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFrame) -> pd.DataFrame:
     """The evidence of the live runs: `run` and `from`, positions in `runs` (`from` is -1 if the sweep lacks
     that run), the id `source`, `environment`, `split` and the run's `metric`.
 
-    Raises UserError if no run can be judged. Frozen runs have scores by the board's rules; only other rules
-    read their evidence.
+    Raises UserError if the rule cannot judge any run. Frozen runs have scores by the board's rules; only
+    other rules read their evidence.
     """
     if frozen.empty and not live.any():
         raise unserved(rule)
@@ -283,7 +285,7 @@ def _require_records(
     evidence: pd.DataFrame,
     seen: pd.DataFrame,
 ) -> None:
-    """Raise UserError for a dataset whose runs have records, but none of the evidence."""
+    """Raise UserError for a dataset whose runs have records, but not those that the rule needs."""
     dataset, labels = pd.factorize(runs["dataset_label"])
     lacks = ~np.isin(dataset[evidence["run"]], dataset[seen["run"].unique()])
     asked = evidence[lacks & evidence["source"].isin(records["id"].unique())]

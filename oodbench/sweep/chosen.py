@@ -90,7 +90,7 @@ def _best_runs(frames: Tables, rule: str) -> dict[Any, str]:
 def chosen_draws(
     sweep: Sweep, source: Source, row: Row, tests: tuple[str, ...], chosen: Mapping[Any, RunSpec]
 ) -> Draws:
-    """The hyperparameters that an earlier sweep has chosen for a cell; raises UserError without any."""
+    """The hyperparameters that an earlier sweep has chosen for a cell; raises UserError if it has not."""
     earlier, spec = Path(str(sweep.hparams_from)), chosen.get((source.label, row.title, tests))
     if spec is None:
         raise UserError(

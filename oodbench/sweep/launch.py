@@ -273,7 +273,7 @@ def _trained(job: Job, launcher: Launcher) -> dict[str, State]:
 
     def now_and_then() -> None:
         while not stopped.wait(COMPACT_SECONDS):
-            with suppress(OSError, UserError):  # as of a full disk, which may have room again
+            with suppress(OSError, UserError):  # such as a full disk, which may have room later
                 compact(job.results, patient=False)
 
     thread = threading.Thread(target=now_and_then, name="compaction", daemon=True)

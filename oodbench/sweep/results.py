@@ -51,7 +51,7 @@ class Results:
     """The results of a sweep in a directory, of a board by its name, or of both side by side.
 
     `oodbench.sweep` returns them. `oodbench.Results("results/mine")` opens the results of a sweep,
-    `oodbench.Results("small.v3", "results/mine")` beside those of a board. Every access reads the disk.
+    `oodbench.Results("small.v3", "results/mine")` adds those of a board. Every access reads the disk.
     Raises UserError for what is neither a results directory nor a board.
     """
 
@@ -101,8 +101,8 @@ class Results:
         """The leaderboard, as `python -m oodbench.report table` prints it.
 
         `rule` is the selection rule. `metric` replaces the main metrics of datasets, and metrics in `also`
-        are shown beside it. `datasets` and `rows` are a name or several; empty means all. Raises UserError
-        for unknown names.
+        are added. `datasets` and `rows` are a name or several; empty means all. Raises UserError for
+        unknown names.
         """
         names = {"also": also, "datasets": datasets, "rows": rows}
         several: Any = {k: [v] if isinstance(v, str) else v for k, v in names.items()}

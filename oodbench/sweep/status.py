@@ -42,7 +42,7 @@ def as_json(results: Directory) -> str:
 
 
 def watch(results: Directory, console: Terminal) -> None:
-    """Show the status and a bar, refreshed until no run is queued or running."""
+    """Show the status and a bar, refreshed until all queued and running runs have stopped."""
     total = results.rows()["id"].nunique()
     bar = progress(console, total)
     task = bar.add_task("runs", total=total)
@@ -86,7 +86,7 @@ def render(results: Directory, now: dict[str, RunStatus], console: Terminal) -> 
     texts += [f"{sentence}." for sentence in ended(results.path).wrong]
     if weights := [w for of in results.kept_weights(specs).values() for w in of.values()]:
         size = sum(path.stat().st_size for path in weights)
-        texts.append(f"Kept weights: {len(weights)} files, {size / 2**20:.1f} MB.")
+        texts.append(f"Kept weights: {counted(len(weights), 'file')}, {size / 2**20:.1f} MB.")
     heading = console.render_str(f"{stored['name']} in {results.path}")
     body = [console.render_str(console.wrapped(text)) for text in texts]
     return Group(heading, Text(), *_counts(rows, now, console), *body)

@@ -32,7 +32,7 @@ Ended = Callable[[str, State, str], None]
 """Called with a run's id, its state and, for a failure, a sentence."""
 Steps = Callable[[int], None]
 DATA_BYTES = 2**30
-"""Bytes of inputs in memory above which a program takes no run with other data."""
+"""Bytes of inputs in memory above which all runs of a program have the same data."""
 BEAT_SECONDS = 5.0
 """Seconds between two heartbeats."""
 

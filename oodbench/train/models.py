@@ -174,7 +174,7 @@ def _import(modules: Sequence[str], folder: Path, spec: RunSpec) -> None:
 def _info(run: RunDirectory) -> RunFile:
     info = run.info()
     if info is None:
-        raise UserError(f"{run.path} holds no run")
+        raise UserError(f"{run.path} does not contain a run")
     return info
 
 
@@ -339,7 +339,7 @@ def _check_arguments(
     if not isinstance(module, nn.Module):
         raise UserError(f"`evaluate` takes a torch.nn.Module, not {type(module).__name__}")
     if not isinstance(dataset, str):
-        raise UserError(f"`dataset` is a name, beside `options`, not {dataset!r}")
+        raise UserError(f"`dataset` must be a name, and `options` are given apart, not {dataset!r}")
     if not isinstance(options, Mapping | None):
         raise UserError(f"`options` are a mapping such as {{'copies': 1}}, not {options!r}")
     if environments is not None and (isinstance(environments, str) or not environments):

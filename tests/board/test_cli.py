@@ -42,7 +42,7 @@ def test_a_method_of_ones_own_stands_in_the_board(
     run = ("run", board, "--algorithm", "TwiceTheRisk", "--plugin", "twice_the_risk")
     text = invoke(*run, "--out", out, "--trials", 2, "--draws", 2, "--workers", 1)
     assert "Partial: all rows are cut to 2 of 4 trials, 2 of 4 draws" in text
-    assert "TwiceTheRisk beside the board" in text
+    assert "TwiceTheRisk compared with the board" in text
     rows = [line.split() for line in invoke("table", board, out, "--notes").splitlines()]
     assert {row[-1] for row in rows if row[:1] == ["TwiceTheRisk"] and "2" in row} >= {"here"}
     assert {row[-1] for row in rows if row[:1] == ["ERM"] and "2" in row} >= {"board"}
@@ -281,7 +281,7 @@ def test_a_board_may_be_trained_dataset_by_dataset(board: Path, tmp_path: Path) 
     said, trained = text.split("; they are left out\n")
     assert said == "Not frozen yet: digits" and "here" in trained and "digits" not in trained
     text = invoke(*few, "--dataset", "digits", "--out", tmp_path / "new")
-    assert "digits" in text and "beside the board" not in text
+    assert "digits" in text and "compared with the board" not in text
 
 
 LITE = "lite: {datasets: [SEM], draws: 2, trials: 3}\n"

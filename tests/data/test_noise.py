@@ -177,7 +177,7 @@ def test_a_users_own_table_takes_label_noise(tmp_path: Path) -> None:
         ({"pairs": {"3": "8"}}, r"'pairs' .* `label_noise: \{amount: ..., pairs: ...\}`"),
         ({"label_noize": 0.5}, r"unknown name 'label_noize' .*; did you mean label_noise"),
         ({"validation": "clean"}, "'validation' .* belongs under `label_noise`"),
-        ({"label_noise": {"15": 0.1, "pairs": {}}}, "'pairs' in .*it stands beside `amount`"),
+        ({"label_noise": {"15": 0.1, "pairs": {}}}, "'pairs' in .*a key next to `amount`"),
         ({"label_noise": {"75": 0.1}}, "in '75': a test environment stays clean"),
     ],
 )

@@ -190,7 +190,7 @@ def test_shards_are_read_by_their_index(ending: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is a folder: name a file of it .it holds model-00001"):
         existing(str(tmp_path), "a file")
     (tmp_path / names["b"]).unlink()
-    with pytest.raises(UserError, match=f"names {names['b']}, which is not beside it"):
+    with pytest.raises(UserError, match=f"names {names['b']}, which is not in the same folder"):
         sha256(index)
     wrong: object
     for wrong in ({"weight_map": []}, [], {}):

@@ -285,7 +285,7 @@ def left_out(folder: Path, read: Collection[Path]) -> str:
     for file in files:
         if file not in known:
             ending = ".nii.gz" if file.lower().endswith(".nii.gz") else _ending(file)
-            ending += " named after a picture beside it, such as a mask" * (file in masks)
+            ending += " named after a picture in the same folder, such as a mask" * (file in masks)
             is_number = re.fullmatch(r"|\.[0-9]+", ending)  # such as 1.2.840.5
             kinds.setdefault("without an ending" if is_number else ending, []).append(file)
     said = []

@@ -308,7 +308,7 @@ def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
 
 
 def _summands(x: Array, y: Array, names: Sequence[str]) -> list[str]:
-    """The columns of which the target is a weighted sum; empty if it is none, or rows are few."""
+    """The columns whose weighted sum is the target; empty if there are no such columns, or few rows."""
     if len(y) <= 2 * len(names) or np.ptp(y) == 0:
         return []
     scaled, centred = (x - x.mean(0)) / np.maximum(x.std(0), ROUNDING), y - y.mean()
@@ -344,7 +344,7 @@ def _score(values: Array, target: Array, is_class: bool, is_category: bool = Fal
     """The accuracy or R² of the best prediction from a column; 0 below 0.99, or if a constant is as good.
 
     The estimate compares the targets of neighbours in the order of the column, or those of equal values if
-    there are few values, or categories of which most rows have an equal one.
+    there are few values, or if most rows have one category.
     """
     if len(values) < MANY or np.ptp(values) == 0 or np.ptp(target) == 0:
         return 0.0

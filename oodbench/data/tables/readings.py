@@ -269,7 +269,8 @@ class Reader:
     def _found_forms(self) -> list[Form]:
         """All forms; those with a decimal comma come first if some column needs it.
 
-        If another column needs a point, as beside answers such as "1,3", plain numbers of both come first.
+        If another column needs a point, and one has answers such as "1,3", plain numbers of both come
+        first.
         """
         (_, thousands), of_commas = FORMS["."], [*FORMS[","], SPACED[","]]
         columns = [
@@ -413,7 +414,7 @@ def _far_codes(filled: Numbers) -> list[str]:
     others = values[~may_be]
     if not len(others):
         return []
-    if len(others) < REPEATED:  # 0 and -1 are usual numbers beside a few others
+    if len(others) < REPEATED:  # 0 and -1 are usual numbers even if there are few others
         may_be &= ~np.isin(values, (0, -1))
     apart = np.maximum(others.min() - values, values - others.max())
     far = [f"{v:g}" for v in values[may_be & (apart > np.ptp(others))]]

@@ -76,7 +76,7 @@ def _checksum(text: str) -> str:
 def contents(tables: Tables) -> dict[str, Any]:
     """Everything on the page of these runs; gains are over ERM, if it is a row.
 
-    Raises UserError if the sweep's rule is none of `rule_names`, and unknown or unable to judge any run.
+    Raises UserError if the sweep's rule is not in `rule_names`, and is unknown or cannot judge these runs.
     """
     runs, usual_rule = tables.runs, usual(tables)
     labels, datasets = ([str(x) for x in runs[c].unique()] for c in ("label", "dataset_label"))

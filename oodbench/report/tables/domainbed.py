@@ -44,7 +44,7 @@ def tables(frames: Tables) -> Sheet:
     """DomainBed's tables by its three rules.
 
     The frame has one cell per row: `rule`, `dataset`, `label`, `environment`, `mean`, `error` (ddof=0) and
-    `n`. Raises UserError if no run has one test environment and an accuracy.
+    `n`. Raises UserError without runs that have one test environment and an accuracy.
     """
     if len(frames.scores):
         raise UserError("DomainBed's rules need all records; a board has those of chosen steps")

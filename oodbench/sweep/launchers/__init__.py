@@ -36,7 +36,7 @@ def register(name: str) -> Callable[[type["Launcher"]], type["Launcher"]]:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions(TrainSettings):
-    """Options of a launch; no run's id depends on them."""
+    """Options of a launch; the ids of runs do not depend on them."""
 
     out: Path
     """The results directory."""

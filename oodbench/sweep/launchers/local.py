@@ -180,7 +180,7 @@ class _Pool:
             late = [run for run, beat in beats if beat and beat.pid == worker.process.pid]
             message = f"it took longer than the run timeout of {self.job.options.run_timeout:g} s"
             if len(late) > 1:
-                message += f", with {counted(len(late) - 1, 'run')} vectorized beside it"
+                message += f", with {counted(len(late) - 1, 'run')} in the same program"
             for run in late:
                 self._fail(run, message, stack)
             return [run.id for run in runs if run not in late]

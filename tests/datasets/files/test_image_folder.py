@@ -237,7 +237,7 @@ def test_masks_beside_pictures_are_no_pictures(name: str, tmp_path: Path) -> Non
     shutil.copy(file, file.with_stem("theatre_mask"))
     dataset = folder(tmp_path)
     assert sizes(dataset) == {"a": 8, "b": 9}
-    assert "16 .png named after a picture beside it, such as a mask" in said(dataset)
+    assert "16 .png named after a picture in the same folder, such as a mask" in said(dataset)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have Unicode names alone")

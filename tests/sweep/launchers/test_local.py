@@ -111,7 +111,7 @@ def test_runs_that_hang_fail_and_the_launch_goes_on(tmp_path: Path, vectorize: i
     assert by_label(plan, local(asked)) == {("Hanging", "failed"), ("ERM", "done")}
     for failure in failures(plan, tmp_path, "Hanging"):
         assert "longer than the run timeout of 3 s" in failure.error
-        assert ("1 run vectorized beside it" in failure.error) == (vectorize > 1)
+        assert ("1 run in the same program" in failure.error) == (vectorize > 1)
         assert "leaky_methods.py" in failure.traceback and "objective" in failure.traceback
     assert not list(tmp_path.glob("runs/*/stack.txt"))
 
