@@ -434,10 +434,7 @@ def numbered_environments(
 
 REQUIRED: Mapping[str, tuple[type, str]] = {
     "environments": (tuple, "the names of all environments, such as ('a', 'b', 'c')"),
-    "test_environments": (
-        tuple,
-        "the names of the environments held out by default, such as ('c',)",
-    ),
+    "test_environments": (tuple, "the names of environments held out by default, such as ('c',)"),
     "input_shape": (tuple, "the shape of one input, such as (2,)"),
     "task": (Task, "what is predicted, such as Task('binary')"),
 }

@@ -11,6 +11,7 @@ import inspect
 import pkgutil
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager, nullcontext
 from functools import cache, cached_property
@@ -244,16 +245,8 @@ def _kind(member: object) -> str:
 
 
 def _engine_members(cls: type) -> dict[str, Any]:
-    engines: dict[str, Any] = {}  # None for annotations without a value
-    for base in reversed(cls.__mro__):
-        if is_engine(base.__module__):
-            engines |= dict.fromkeys(inspect.get_annotations(base)) | vars(base)
-    return engines
-
-
-def _hooks(cls: type) -> dict[str, Any]:
-    known = _engine_members(cls).items()
-    return {n: m for n, m in known if n[0] != "_" and not hasattr(m, "__final__")}
+    engines = (base for base in cls.__mro__ if is_engine(base.__module__))
+    return dict(ChainMap(*(dict.fromkeys(inspect.get_annotations(e)) | vars(e) for e in engines)))
 
 
 def check_overrides(noun: str, cls: type) -> None:
@@ -269,7 +262,7 @@ def check_overrides(noun: str, cls: type) -> None:
     who, own = f"the {noun} {cls.__name__}", own_members(cls)
     others = [base for base in cls.__mro__ if base not in own_bases(cls)]
     engines = _engine_members(cls)
-    hooks = _hooks(cls)
+    hooks = {n: m for n, m in engines.items() if n[0] != "_" and not hasattr(m, "__final__")}
     for name, member in own.items():
         kind = _kind(member)
         if hasattr(engines.get(name), "__final__"):
@@ -300,16 +293,16 @@ def check_overrides(noun: str, cls: type) -> None:
 
 def check_attributes(noun: str, made: object) -> None:
     """Raise UserError for a misspelt attribute of an instance, which its class sets and never reads."""
-    cls, hooks = type(made), _hooks(type(made))
-    alike = [n for n, m in hooks.items() if _kind(m) == "attribute"]
+    cls, engines = type(made), _engine_members(type(made))
+    alike = [n for n, m in engines.items() if n[0] != "_" and _kind(m) == "attribute"]
     members = {(b, n): m for b in cls.__mro__ for n, m in vars(b).items()}
-    for name in () if is_engine(cls.__module__) else vars(made):
-        if name[0] != "_" and name not in hooks and not _is_used(name, members):
-            if (nearest := _misspelt(name, alike, is_unused=True)) is not None:
-                raise UserError(
-                    f"the {noun} {cls.__name__} sets `self.{name}`, which it never reads; did you mean "
-                    f"`self.{nearest}`? (If not, let its name start with an underscore: `self._{name}`.)"
-                )
+    for name in () if is_engine(cls.__module__) else sorted(vars(made).keys() - engines.keys()):
+        nearest = None if name[0] == "_" else _misspelt(name, alike, is_unused=True)
+        if nearest is not None and not _is_used(name, members):
+            raise UserError(
+                f"the {noun} {cls.__name__} sets `self.{name}`, which it never reads; did you mean "
+                f"`self.{nearest}`? (If not, let its name start with an underscore: `self._{name}`.)"
+            )
 
 
 def _is_used(name: str, members: Mapping[Any, Any]) -> bool:

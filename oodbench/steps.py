@@ -220,12 +220,13 @@ def _scalar(value: Any, name: str, who: str, device: torch.device) -> Tensor:
 
 def __getattr__(name: str) -> NoReturn:
     """Raise UserError with the replacement of a name of 0.4; to be removed after this release."""
-    if name == "CustomStep":
+    if name == "CustomStep" or name.startswith("usual_"):
         raise UserError(
-            "`CustomStep` is gone: derive the method from `oodbench.algorithms.Algorithm`, which has its "
+            f"`{name}` is gone: derive the method from `oodbench.algorithms.Algorithm`, which has these "
             "hooks; `update` gets the prepared batch and calls `self.outputs(batch, step)` and "
             "`self.descend(loss, step)`"
         )
-    if name in ("descend", "featurized", "optimizer_of", "outputs", "precision", "risk_gradients"):
+    methods = "descend environments_at featurized optimizer_of outputs precision rates risk_gradients units"
+    if name in methods.split():
         raise UserError(f"`{name}` of `oodbench.steps` is now a method: `self.{name}(...)`")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

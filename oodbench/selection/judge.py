@@ -171,9 +171,7 @@ def _candidates(tables: Tables, rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _higher_is_better(runs: pd.DataFrame) -> Booleans:
-    return (
-        ~runs["higher_is_better"].eq(False).to_numpy()
-    )  # missing if a dataset has only planned runs
+    return ~runs["higher_is_better"].eq(False).to_numpy()  # missing for planned runs alone
 
 
 def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFrame) -> pd.DataFrame:

@@ -61,7 +61,7 @@ def plain(value: Any) -> Any:
     return fspath(value) if isinstance(value, PathLike) else value
 
 
-def named(values: Mapping[str, Any], out: Path | None, data_dir: Path | None) -> dict[str, Any]:
+def as_names(values: Mapping[str, Any], out: Path | None, data_dir: Path | None) -> dict[str, Any]:
     """The values of a sweep file, with names for classes and datasets, and files for data frames.
 
     Registers the classes, and writes the files under `out`. Raises UserError for a class without a name.

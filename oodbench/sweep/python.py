@@ -18,7 +18,7 @@ from oodbench.results.tables import tidy
 from oodbench.sweep.file import Keys, Sweep, from_commas, takes_keys, validate
 from oodbench.sweep.launch import KEEP, RETRAIN, check_rules, launch, settled, store_plan
 from oodbench.sweep.launchers import LaunchOptions
-from oodbench.sweep.objects import imported, named
+from oodbench.sweep.objects import as_names, imported
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.results import Results
 from oodbench.train.digests import digests_now
@@ -72,7 +72,7 @@ def _made(
         raise UserError(f"{caller}: plugins is a list, such as [{plugins!r}]")
     try:
         load_plugins(plugins)
-        values = named(values, kept, data_dir)
+        values = as_names(values, kept, data_dir)
     except UserError as error:
         raise error.at(caller) from error
     with imported(values, path) as (modules, classes):

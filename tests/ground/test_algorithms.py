@@ -324,6 +324,8 @@ def test_methods_that_compare_environments_are_refused_one() -> None:
     [
         ("metrics", "Metric", "with `of_predictions` from `PredictionMetric`$"),
         ("steps", "CustomStep", "derive the method from `oodbench.algorithms.Algorithm`"),
+        ("steps", "rates", r"^`rates` of .* is now a method: `self.rates\(\.\.\.\)`$"),
+        ("steps", "usual_environments", "^`usual_environments` is gone: derive"),
         ("steps", "outputs", r"is now a method: `self.outputs\(...\)`$"),
     ],
 )

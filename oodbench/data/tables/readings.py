@@ -269,8 +269,7 @@ class Reader:
     def _found_forms(self) -> list[Form]:
         """All forms; those with a decimal comma come first if some column needs it.
 
-        If another column needs a point, and one has answers such as "1,3", plain numbers of both come
-        first.
+        If another column needs a point, plain numbers come first: others may be answers such as "1,3".
         """
         (_, thousands), of_commas = FORMS["."], [*FORMS[","], SPACED[","]]
         columns = [
