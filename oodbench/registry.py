@@ -310,8 +310,9 @@ def _is_used(name: str, members: Mapping[Any, Any]) -> bool:
     codes = [f.__code__ for f in map(inspect.unwrap, functions) if isinstance(f, FunctionType)]
     for code in codes:  # which grows by the functions within functions
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-    reads = (each for code in codes if name in code.co_names for each in dis.get_instructions(code))
-    return any(each.argval == name and "STORE" not in each.opname for each in reads)
+    return any(
+        i.argval == name and "STORE" not in i.opname for c in codes for i in dis.get_instructions(c)
+    )
 
 
 def _misspelt(name: str, known: Collection[str], is_unused: bool) -> str | None:
