@@ -259,9 +259,8 @@ def check_overrides(noun: str, cls: type) -> None:
     """
     if is_engine(cls.__module__):
         return
-    who, own = f"the {noun} {cls.__name__}", own_members(cls)
+    who, own, engines = f"the {noun} {cls.__name__}", own_members(cls), _engine_members(cls)
     others = [base for base in cls.__mro__ if base not in own_bases(cls)]
-    engines = _engine_members(cls)
     hooks = {n: m for n, m in engines.items() if n[0] != "_" and not hasattr(m, "__final__")}
     for name, member in own.items():
         kind = _kind(member)
@@ -310,9 +309,8 @@ def _is_used(name: str, members: Mapping[Any, Any]) -> bool:
     codes = [f.__code__ for f in map(inspect.unwrap, functions) if isinstance(f, FunctionType)]
     for code in codes:  # which grows by the functions within functions
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-    return any(
-        i.argval == name and "STORE" not in i.opname for c in codes for i in dis.get_instructions(c)
-    )
+    parts = (i for code in codes for i in dis.get_instructions(code) if i.argval == name)
+    return any("STORE" not in part.opname for part in parts)
 
 
 def _misspelt(name: str, known: Collection[str], is_unused: bool) -> str | None:
