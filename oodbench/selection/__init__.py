@@ -155,11 +155,11 @@ def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
 
 def _evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
     evidence: object = rule.evidence(runs)
-    columns = evidence.columns if isinstance(evidence, pd.DataFrame) else ()
-    if not isinstance(evidence, pd.DataFrame) or not {*EVIDENCE} <= {*columns}:
-        wanted = f"a table with the columns {', '.join(EVIDENCE)}"
-        given = evidence if evidence is None else f"one with {', '.join(map(str, columns))}"
-        raise wrong_result("evidence", f"the selection rule {rule.name}", wanted, given)
+    who, wanted = f"the selection rule {rule.name}", f"a table with {', '.join(EVIDENCE)}"
+    if not isinstance(evidence, pd.DataFrame):
+        raise wrong_result("evidence", who, wanted, evidence)
+    if missing := [name for name in EVIDENCE if name not in evidence]:
+        raise UserError(f"`evidence` of {who} must return {wanted}: it lacks {', '.join(missing)}")
     if not rule.sees_test:
         tests = runs[["id", "test_environments"]].explode("test_environments")
         tests = tests.rename(columns={"test_environments": "environment"})

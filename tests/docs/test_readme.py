@@ -78,7 +78,7 @@ def test_what_it_says_of_the_board_is_so(frames: Tables) -> None:
     runs = frames.runs
     of_rows = runs[~runs["ceiling"].eq(True)].groupby("label")["dataset_label"].nunique()
     datasets = runs["dataset_label"].nunique()
-    text = r"(\d+) tuned rows, of which (\d+) cover all (\w+) datasets.*\s([\d,]+) runs are frozen"
+    text = r"(\d+) tuned rows; (\d+) of them cover all (\w+) datasets.*\s([\d,]+) runs are frozen"
     told = re.search(text, README)
     counts = (str(len(of_rows)), str(sum(of_rows == datasets)), numbers[datasets], f"{len(runs):,}")
     assert told and told.groups() == counts

@@ -116,6 +116,19 @@ def test_a_score_has_the_shape_of_steps(tmp_path: Path, monkeypatch: pytest.Monk
         choose(frames, "train_val")
 
 
+@pytest.mark.parametrize(
+    ("evidence", "ends"),
+    [(None, "not None"), (pd.DataFrame(columns=["id", "split"]), "it lacks source, environment")],
+)
+def test_evidence_that_is_no_table_or_lacks_columns_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: object, ends: str
+) -> None:
+    frames = load(tmp_path, [Trained({0: out(0.5, 0.5)})])
+    monkeypatch.setattr(TrainVal, "evidence", lambda self, runs: evidence)
+    with pytest.raises(UserError, match=f"^`evidence` of .* a table with id, source.*{ends}$"):
+        choose(frames, "train_val")
+
+
 class Named(Rule):
     """Judges by what is given to its name, `ENVIRONMENTS SPLIT`."""
 
