@@ -221,7 +221,7 @@ def runs_frame(table: pa.Table, place: str = "") -> pd.DataFrame:
         column = table[name].combine_chunks()
         if name in JSON:
             schema = SHAPES.get(name, MAPPING)
-            parse = partial(parse_json, schema=schema, place=f"{place}: a run's {name}")
+            parse = partial(parse_json, schema=schema, place=f"{place}: the column {name}")
             columns[name] = _each(column, parse)
         elif column.type == NAMES:
             joined = pc.binary_join(column, "\x1f").fill_null("")

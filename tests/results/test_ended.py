@@ -396,6 +396,19 @@ def test_a_table_of_before_a_column_was_added_is_read_as_runs_were_then(tmp_path
         parquet.read_table(file, parquet.RUNS)
 
 
+def test_a_file_that_claims_more_rows_than_it_can_hold_is_not_read() -> None:
+    content = parquet.content_of(parquet.SPEC.empty_table())
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    none, many = (
+        b"\x16\x00",
+        b"\x16\xfe" + b"\xff" * 6 + b"\x7f",
+    )  # the number of rows in the footer
+    footer = content[start:-8].replace(none, many, 1)
+    claiming = content[:start] + footer + len(footer).to_bytes(4, "little") + content[-4:]
+    with pytest.raises(DamagedFile, match=r"^it has more rows than its bytes can hold$"):
+        parquet.parsed(claiming, parquet.SPEC, "it")
+
+
 OLD = ROOT / "tests" / "golden" / "results-0.4.0"
 """Two runs that ended and one that failed; numbers.json has what 0.4.0 read of them."""
 IRM = "917bac55623c5b77"
