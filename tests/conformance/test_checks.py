@@ -56,6 +56,8 @@ def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -
 
 def test_a_name_or_a_class_is_checked_with_one_call(capsys: pytest.CaptureFixture[str]) -> None:
     class Own(Algorithm):
+        """The sum of the risks."""
+
         def objective(self, out: Outputs) -> Tensor:
             return out.risks.sum()
 
