@@ -202,6 +202,12 @@ def test_two_columns_whose_order_is_the_target(tmp_path: Path) -> None:
     assert found(tmp_path, data) == {}
 
 
+def test_two_sparse_columns_that_are_mostly_equal_do_not_tell_the_target(tmp_path: Path) -> None:
+    data, few = frame(), np.random.default_rng(0).random(COUNT) < 0.3
+    counts = {f"word {name}": 1 * few * (data["target"] == name) for name in ("yes", "no")}
+    assert found(tmp_path, data.assign(**counts)) == {}
+
+
 def test_targets_in_a_small_unit_are_told_by_no_column(tmp_path: Path) -> None:
     small = frame().assign(target=1e-12 * np.random.default_rng(0).normal(size=COUNT))
     assert found(tmp_path, small, kind="real") == {}
@@ -379,6 +385,21 @@ def test_codes_that_one_environment_numbers_otherwise(tmp_path: Path) -> None:
     assert finding.environments == ("B",) and "'sex' is 0 or 1 in most" in finding.sentence
     for usual in (draw, draw * ~there, 2 * draw + there, 2010 + draw + there):
         assert "other codes" not in found(tmp_path, data.assign(code=usual))
+
+
+def test_environments_that_differ_in_the_same_unit_raise_no_alarm(tmp_path: Path) -> None:
+    draw, there = np.random.default_rng(0), (frame()["environment"] == "B").to_numpy()
+    animals = [f"{colour} {kind}" for colour in ("red", "grey") for kind in "fox cow hen".split()]
+    data = frame().assign(
+        temp=np.where(there, draw.normal(26.7, 2.7, COUNT), draw.normal(20, 2, COUNT)),
+        index=np.where(there, draw.normal(133, 2.4, COUNT), draw.normal(100, 2, COUNT)),
+        population=np.exp(draw.normal(7, 1.2, COUNT) + 3.2 * there),
+        noise=draw.normal(size=COUNT) * np.where(there, 30, 1),
+        grade=draw.integers(2, 4, COUNT) + there,
+        vehicle=draw.poisson(9, COUNT),
+        animal=draw.choice([f"{name} of {place}" for name in animals for place in "abcd"], COUNT),
+    )
+    assert found(tmp_path, data) == {}
 
 
 def test_smaller_numbers_and_the_target_may_be_in_another_unit(tmp_path: Path) -> None:

@@ -20,11 +20,13 @@ from oodbench.tasks import Task
 
 FEW_EXAMPLES, FEW = 30, 10
 """Metrics are coarse for an environment, or for a group or class, with fewer examples."""
-MULTIPLE, LARGE = 8, 20
-"""Environments whose means differ by the first factor may use different units; by the second if skewed."""
-FACTORS = 2.54, 2.2046, 1.6093, 3.2808, 1.3332
+MULTIPLE = 8
+"""Environments whose means differ by this factor may use different units."""
+FACTORS = 2.54, 2.2046, 1.6093, 3.2808
 CONVERSIONS = (1.0, 273.15), (1.8, 32.0), *((factor, 0.0) for factor in FACTORS)
-"""Factors and offsets between common units: inches, pounds, miles, feet, mmHg; degrees."""
+"""Factors and offsets between common units: inches, pounds, miles, feet; degrees."""
+CODES = {0, 1}, {1, 2}, {-1, 1}
+"""Usual codes of two things, such as women and men."""
 TEMPERATURE = re.compile(r"t(emp|max|min|avg|mean)|°|degrees|celsius|fahrenheit", re.IGNORECASE)
 """The beginning of the name of a column that may hold temperatures."""
 ALIKE = 1.3
@@ -42,12 +44,12 @@ COUNTED = re.compile(r"(.*\D)\d{3,}")
 """A text that may be the number of a person or a thing, such as P0012."""
 UNIT = (
     "patient(en)?|proband(en)?|subject|participant|respondent|person|customer|client|user|case|sample"
-    "|household|employee|student|pupil|player|athlete|driver|animal|cow|tree|plot|farm|specimen|donor"
-    "|station|device|machine|vehicle"
+    "|employee|student|pupil|player|athlete|driver|donor|station"
 )
+THING = "household|animal|cow|tree|plot|farm|specimen|device|machine|vehicle"  # also kinds or counts
 NUMBER = r"(id|no|nr|num|nbr|number|nummer|#)\.?"
 NAMED = re.compile(
-    rf"({UNIT})([\W_]?{NUMBER})?|(.*[\W_])?(uu?id|mrn|id)|(subj|pt|p|r|hh)id|id[\W_]?{NUMBER}"
+    rf"({UNIT})([\W_]?{NUMBER})?|({THING})[\W_]?{NUMBER}|(.*[\W_])?(uu?id|mrn|id)|(subj|pt|p|r|hh)id|id[\W_]?{NUMBER}"
     r"|ticker|isin|cusip|permno|gvkey"
     r"|(?-i:[a-z]+I[dD])",
     re.IGNORECASE,
@@ -222,31 +224,31 @@ def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -
     known, times = list[tuple[float, float]](), 0.0
     if found := _two_sizes({i: np.log(np.abs(v[v != 0])) for i, v in large.items()}):
         low, high, mean, other, spread, of_spread = found
-        times, least = float(np.exp(other - mean)), MULTIPLE if spread < 0.6 else LARGE
-        if times >= least and ALIKE**-2 < of_spread < ALIKE**2:
+        times, is_apart = float(np.exp(other - mean)), other - mean > 4 * spread
+        if times >= MULTIPLE and is_apart and ALIKE**-2 < of_spread < ALIKE**2:
             known = [(float(f"{times:.0f}"), 0.0)]
     if not known and (found := _two_sizes(large)):
         low, high, mean, other, spread, of_spread = found
-        times, least = other / (mean or 1), 1 if TEMPERATURE.match(name) else 3
+        times, is_warmth = other / (mean or 1), bool(TEMPERATURE.match(name))
         known = [
             (factor, offset)
             for factor, offset in CONVERSIONS
-            if other - mean > least * (1 + of_spread) * spread
+            if other - mean > (1 if is_warmth else 3) * (1 + of_spread) * spread
             and abs(factor * mean + offset - other) < of_spread * spread
             and factor / ALIKE < of_spread < factor * ALIKE
-            and (offset == 0 or abs(mean) < 60)  # degrees Celsius
+            and (abs(mean) < 60 if offset else not is_warmth)  # degrees Celsius
         ]
     if known:
         factor, offset = known[0]
-        text = f"'{name}' is about {factor:,.4g} times as large in '{names[high]}' as in '{names[low]}'"
+        size = f"{factor:,.4g} times as" if factor != 1 else "as"
+        text = f"'{name}' is about {size} large in '{names[high]}' as in '{names[low]}'"
         text += f" plus {offset:g}" * bool(offset) + ": its unit may be another one there"
         yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
-    # such as 1 and 2 for women and men, and 0 and 1 elsewhere
     codes = {i: {*np.unique(v)} for i, v in large.items()}
     usual = max(codes.values(), key=[*codes.values()].count, default=set[float]())
     odd = [i for i, found in codes.items() if not found <= usual]
-    are_pairs = len(usual) == 2 and all(len(codes[i]) == 2 and codes[i] & usual for i in odd)
-    if odd and are_pairs and 2 * len(odd) <= len(codes) and max(map(max, codes.values())) < 10:
+    are_pairs = all(pair in CODES for pair in (usual, *(codes[i] for i in odd)))
+    if odd and are_pairs and 2 * len(odd) <= len(codes):
         listed, (one, other) = some([repr(names[i]) for i in odd], 3), sorted(usual)
         text = f"'{name}' is {one:g} or {other:g} in most environments, and has other codes in {listed}: "
         at = tuple(names[i] for i in odd)
@@ -309,7 +311,7 @@ def _telling(rows: Rows, task: Task) -> Iterator[Finding]:
 
 def _summands(x: Array, y: Array, names: Sequence[str]) -> list[str]:
     """The columns whose weighted sum is the target; empty if there are no such columns, or few rows."""
-    if len(y) <= 2 * len(names) or np.ptp(y) == 0:
+    if len(y) <= max(MANY, 2 * len(names)) or np.ptp(y) == 0:
         return []
     scaled, centred = (x - x.mean(0)) / np.maximum(x.std(0), ROUNDING), y - y.mean()
     # the normal equations are fast, and exact enough for a sum
@@ -322,9 +324,10 @@ def _summands(x: Array, y: Array, names: Sequence[str]) -> list[str]:
 def _compared(x: Array, y: Array, names: Sequence[str]) -> tuple[str, str] | None:
     """Two columns that have one class where the first is larger, and another where the second is."""
     for i, j in itertools.combinations(range(len(names)), 2):
-        first, second = y[x[:, i] > x[:, j]], y[x[:, i] < x[:, j]]
+        order = np.sign(x[:, i] - x[:, j])
+        first, equal, second = (y[order == sign] for sign in (1, 0, -1))
         if min(len(first), len(second)) >= MANY and np.ptp(first) == np.ptp(second) == 0:
-            if first[0] != second[0]:
+            if first[0] != second[0] and (len(equal) == 0 or np.ptp(equal) == 0):
                 return names[i], names[j]
     return None
 
