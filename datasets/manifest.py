@@ -65,16 +65,17 @@ class Manifest(Listed, OwnImages):
 
     def _nearest(self, text: str) -> str:
         """A file here: the end of another computer's path, the name in a folder, or one like it."""
-        folders = PureWindowsPath(text).parts  # it accepts slashes, too
+        path = PureWindowsPath(text)  # it accepts slashes, too
+        folders, name = path.parts, path.name
         ends = ("/".join(folders[i:]) for i in range(1, len(folders)))
         if found := next((end for end in ends if (self.root / end).is_file()), ""):
             return found
-        if inside := next(iter(self.root.glob(f"*/{escape(folders[-1])}")), None):
+        if inside := next(filter(Path.is_file, self.root.glob(f"*/{escape(name)}")), None):
             return inside.relative_to(self.root).as_posix()
         place = PurePath(*folders).parent
         there = filter(Path.is_file, (self.root / place).glob("*"))
-        names = {name.lower(): p.name for p in there for name in (p.stem, p.name)}
-        near = get_close_matches(folders[-1].lower(), names, 1)
+        names = {each.lower(): p.name for p in there for each in (p.stem, p.name)}
+        near = get_close_matches(name.lower(), names, 1)
         return str(place / names[near[0]]) if near else ""
 
     @property

@@ -116,6 +116,12 @@ def test_a_path_that_is_elsewhere_here_is_shown(written: str, tmp_path: Path) ->
         manifest(tmp_path, listed().assign(path=[written.format(i) for i in range(24)])).check()
 
 
+@pytest.mark.parametrize("written", [".", "..", "images", "C:\\"])
+def test_a_folder_is_no_image(written: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"line 2: there is no image '.*' in [^?]*$"):
+        manifest(tmp_path, listed().assign(path=written)).check()
+
+
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
 def test_paths_are_found_in_both_forms_of_unicode(
     forms: tuple[Literal["NFC", "NFD"], ...], tmp_path: Path
