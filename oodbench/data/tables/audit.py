@@ -22,8 +22,7 @@ FEW_EXAMPLES, FEW = 30, 10
 """Metrics are coarse for an environment, or for a group or class, with fewer examples."""
 MULTIPLE = 8
 """Environments whose means differ by this factor may use different units."""
-FACTORS = 2.54, 2.2046, 1.6093, 3.2808
-CONVERSIONS = (1.0, 273.15), (1.8, 32.0), *((factor, 0.0) for factor in FACTORS)
+CONVERSIONS = (1.0, 273.15), (1.8, 32.0), *((f, 0.0) for f in (2.54, 2.2046, 1.6093, 3.2808))
 """Factors and offsets between common units: inches, pounds, miles, feet; degrees."""
 CODES = {0, 1}, {1, 2}, {-1, 1}
 """Usual codes of two things, such as women and men."""
@@ -46,11 +45,12 @@ UNIT = (
     "patient(en)?|proband(en)?|subject|participant|respondent|person|customer|client|user|case|sample"
     "|employee|student|pupil|player|athlete|driver|donor|station"
 )
-THING = "household|animal|cow|tree|plot|farm|specimen|device|machine|vehicle"  # also kinds or counts
+THING = "household|animal|cow|tree|plot|farm|specimen|device|machine|vehicle"
+"""Words that are also used for kinds and counts, and so only name identifiers with a word for number."""
 NUMBER = r"(id|no|nr|num|nbr|number|nummer|#)\.?"
 NAMED = re.compile(
-    rf"({UNIT})([\W_]?{NUMBER})?|({THING})[\W_]?{NUMBER}|(.*[\W_])?(uu?id|mrn|id)|(subj|pt|p|r|hh)id|id[\W_]?{NUMBER}"
-    r"|ticker|isin|cusip|permno|gvkey"
+    rf"({UNIT})([\W_]?{NUMBER})?|(.*[\W_])?(uu?id|mrn|id)|(subj|pt|p|r|hh)id|id[\W_]?{NUMBER}"
+    rf"|({THING})[\W_]?{NUMBER}|ticker|isin|cusip|permno|gvkey"
     r"|(?-i:[a-z]+I[dD])",
     re.IGNORECASE,
 )
@@ -219,13 +219,12 @@ def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -
     The means of environments then are of two sizes, whose ratio or difference is that of units. A factor
     of units leaves the spread of logarithms as it is.
     """
-    parts = {int(i): values[environment == i] for i in np.unique(environment)}
-    large = {i: v for i, v in parts.items() if len(v) >= FEW_EXAMPLES}
+    large = {i: v for i in range(len(names)) if len(v := values[environment == i]) >= FEW_EXAMPLES}
     known, times = list[tuple[float, float]](), 0.0
     if found := _two_sizes({i: np.log(np.abs(v[v != 0])) for i, v in large.items()}):
         low, high, mean, other, spread, of_spread = found
-        times, is_apart = float(np.exp(other - mean)), other - mean > 4 * spread
-        if times >= MULTIPLE and is_apart and ALIKE**-2 < of_spread < ALIKE**2:
+        times, least = float(np.exp(other - mean)), max(np.log(MULTIPLE), 4 * spread)
+        if other - mean >= least and ALIKE**-2 < of_spread < ALIKE**2:
             known = [(float(f"{times:.0f}"), 0.0)]
     if not known and (found := _two_sizes(large)):
         low, high, mean, other, spread, of_spread = found
@@ -239,20 +238,19 @@ def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -
             and (abs(mean) < 60 if offset else not is_warmth)  # degrees Celsius
         ]
     if known:
-        factor, offset = known[0]
+        (factor, offset), there, here = known[0], names[high], names[low]
         size = f"{factor:,.4g} times as" if factor != 1 else "as"
-        text = f"'{name}' is about {size} large in '{names[high]}' as in '{names[low]}'"
+        text = f"'{name}' is about {size} large in '{there}' as in '{here}'"
         text += f" plus {offset:g}" * bool(offset) + ": its unit may be another one there"
-        yield Finding("another unit", (names[high], names[low]), {"times": times}, name, text)
+        yield Finding("another unit", (there, here), {"times": times}, name, text)
     codes = {i: {*np.unique(v)} for i, v in large.items()}
     usual = max(codes.values(), key=[*codes.values()].count, default=set[float]())
-    odd = [i for i, found in codes.items() if not found <= usual]
-    are_pairs = all(pair in CODES for pair in (usual, *(codes[i] for i in odd)))
-    if odd and are_pairs and 2 * len(odd) <= len(codes):
-        listed, (one, other) = some([repr(names[i]) for i in odd], 3), sorted(usual)
+    odd = {names[i]: found for i, found in codes.items() if not found <= usual}
+    if 0 < 2 * len(odd) <= len(codes) and all(pair in CODES for pair in (usual, *odd.values())):
+        listed, (one, other) = some([*map(repr, odd)], 3), sorted(usual)
         text = f"'{name}' is {one:g} or {other:g} in most environments, and has other codes in {listed}: "
-        at = tuple(names[i] for i in odd)
-        yield Finding("other codes", at, {}, name, f"{text}a code may mean something else there")
+        text += "a code may mean something else there"
+        yield Finding("other codes", (*odd,), {}, name, text)
 
 
 def _two_sizes(parts: Mapping[int, Array]) -> tuple[int, int, float, float, float, float] | None:
@@ -324,8 +322,7 @@ def _summands(x: Array, y: Array, names: Sequence[str]) -> list[str]:
 def _compared(x: Array, y: Array, names: Sequence[str]) -> tuple[str, str] | None:
     """Two columns that have one class where the first is larger, and another where the second is."""
     for i, j in itertools.combinations(range(len(names)), 2):
-        order = np.sign(x[:, i] - x[:, j])
-        first, equal, second = (y[order == sign] for sign in (1, 0, -1))
+        first, equal, second = (y[np.sign(x[:, i] - x[:, j]) == sign] for sign in (1, 0, -1))
         if min(len(first), len(second)) >= MANY and np.ptp(first) == np.ptp(second) == 0:
             if first[0] != second[0] and (len(equal) == 0 or np.ptp(equal) == 0):
                 return names[i], names[j]
