@@ -283,7 +283,7 @@ def _shared(
     counts = {"examples": count, "of": len(tested)}
     if of != "groups":
         kind = "equal inputs" if is_chance else "copies"
-        why = "chance, as often as within environments" if is_chance else "copies of training examples"
+        why = "chance, as often as within each" if is_chance else "copies of training examples"
         text += f" {'look like' if of == 'looks' else 'share the inputs of'} examples of {listed}: {why}"
     else:
         kind = "separated groups" if dataset.separates_clusters else "shared groups"
