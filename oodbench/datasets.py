@@ -19,7 +19,7 @@ from oodbench.errors import MissingError, UserError
 from oodbench.hparams import checked, defaults
 from oodbench.identity import md5 as md5  # for datasets of files
 from oodbench.metrics import known_direction
-from oodbench.registry import Registry, check_attributes, folder, own_members
+from oodbench.registry import Registry, check_attributes, folder, is_read, own_members
 from oodbench.seeds import derive
 from oodbench.tasks import Task
 
@@ -86,11 +86,12 @@ PLAIN = Metadata()
 
 
 def register(name: str, metadata: Metadata = PLAIN) -> Callable[[D], D]:
-    """Register a dataset under `name`; raises UserError for a class that sets what `metadata` holds."""
+    """Register a dataset; raises UserError for a class with unread attributes that `metadata` holds."""
 
     def decorate(cls: D) -> D:
-        own = {n for n, member in own_members(cls).items() if not inspect.isfunction(member)}
-        for fact in sorted(own & {"family", "hparams", "licence", "paper", "shift", "steps"}):
+        own = own_members(cls)
+        facts = own.keys() & {"family", "hparams", "licence", "paper", "shift", "steps"}
+        for fact in (f for f in sorted(facts) if not callable(own[f]) and not is_read(f, own)):
             raise UserError(
                 f"the dataset {cls.__name__} sets `{fact}`, which is not read there: write "
                 f"`@register({name!r}, Metadata({fact}=...))` (`_{fact}` is free for your own use)"

@@ -272,7 +272,7 @@ def check_overrides(noun: str, cls: type) -> None:
                 raise UserError(f"{who}: {mistake}")
         elif name[0] != "_" and not any(name in vars(base) for base in others):
             alike = [n for n, m in hooks.items() if _kind(m) == kind]
-            is_unused = kind == "function" and not _is_used(name, own)
+            is_unused = kind == "function" and not is_read(name, own)
             if (nearest := _misspelt(name, alike, is_unused)) is not None:
                 raise UserError(
                     f"{who} defines `{name}`, which overrides nothing; did you mean `{nearest}`? (If not, "
@@ -297,14 +297,15 @@ def check_attributes(noun: str, made: object) -> None:
     members = {(b, n): m for b in cls.__mro__ for n, m in vars(b).items()}
     for name in () if is_engine(cls.__module__) else sorted(vars(made).keys() - engines.keys()):
         nearest = None if name[0] == "_" else _misspelt(name, alike, is_unused=True)
-        if nearest is not None and not _is_used(name, members):
+        if nearest is not None and not is_read(name, members):
             raise UserError(
                 f"the {noun} {cls.__name__} sets `self.{name}`, which it never reads; did you mean "
                 f"`self.{nearest}`? (If not, let its name start with an underscore: `self._{name}`.)"
             )
 
 
-def _is_used(name: str, members: Mapping[Any, Any]) -> bool:
+def is_read(name: str, members: Mapping[Any, Any]) -> bool:
+    """Whether a function among the members of a class reads an attribute or a variable of this name."""
     functions = (getattr(m, "fget", getattr(m, "func", m)) for m in members.values())
     codes = [f.__code__ for f in map(inspect.unwrap, functions) if isinstance(f, FunctionType)]
     for code in codes:  # which grows by the functions within functions

@@ -197,6 +197,13 @@ def test_an_attribute_that_the_metadata_hold_is_refused(fact: str) -> None:
         datasets.register("Own")(type("Own", (Dataset,), {"load": hook, fact: "x"}))
 
 
+def test_an_attribute_that_the_class_reads_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.datasets, "_classes", {})
+    members = {"load": lambda self, trial: {"a": self.shift}, "shift": 0.5}
+    own: type[Any] = datasets.register("Own")(type("Own", (Dataset,), members))
+    assert own.shift == 0.5 and own.metadata.shift == "none"
+
+
 @pytest.mark.parametrize("given", ["half", "shift_kind"])
 def test_what_a_plug_in_for_0_4_says_of_boards_is_told_the_new_spelling(given: str) -> None:
     with pytest.raises(UserError, match=r"leave them out; a board names .*`natural: \["):
