@@ -392,6 +392,8 @@ def test_environments_that_differ_in_the_same_unit_raise_no_alarm(tmp_path: Path
     animals = [f"{colour} {kind}" for colour in ("red", "grey") for kind in "fox cow hen".split()]
     data = frame().assign(
         temp=np.where(there, draw.normal(26.7, 2.7, COUNT), draw.normal(20, 2, COUNT)),
+        tmax=np.where(there, draw.normal(25.4, 2.54, COUNT), draw.normal(10, 1, COUNT)),
+        pressure=np.where(there, draw.normal(373.15, 2, COUNT), draw.normal(100, 2, COUNT)),
         index=np.where(there, draw.normal(133, 2.4, COUNT), draw.normal(100, 2, COUNT)),
         population=np.exp(draw.normal(7, 1.2, COUNT) + 3.2 * there),
         noise=draw.normal(size=COUNT) * np.where(there, 30, 1),

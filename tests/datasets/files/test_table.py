@@ -216,6 +216,8 @@ def test_a_column_left_out_that_may_be_a_group_is_said(tmp_path: Path) -> None:
     assert hint in " ".join(table(tmp_path, own, features=["a"]).notes)
     shared = "'patient' is not read, and 20 of its 20 values are in several environments: if these"
     assert shared in " ".join(table(tmp_path, data, features=["a"]).notes)
+    few = data.assign(patient=data["patient"] % 5)
+    assert hint in " ".join(table(tmp_path, few, features=["a"]).notes)
     assert "'age' is not" not in " ".join(table(tmp_path, data, features=["a"]).notes)
     grouped = table(tmp_path, data.assign(case=1), features=["a"], group="patient")
     assert "is not read" not in " ".join(grouped.notes)
