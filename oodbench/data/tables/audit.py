@@ -140,13 +140,13 @@ def of_columns(rows: Rows, task: Task) -> Iterator[Finding]:
         elif name in columns.numbers:
             yield from _stuck(name, values, of, [*parts])
         if name in columns.numbers:
-            yield from _units(name, values, of, [*parts])
+            yield from _unlike(name, values, of, [*parts])
     yield from _repeat_environment(rows, constant)
     if rows.y.shape[1] == 1:
         yield from _telling(rows, task)
         if not task.has_classes:
             yield from _stuck("target", rows.y[:, 0], rows.environment, [*parts])
-            yield from _units("target", rows.y[:, 0], rows.environment, [*parts])
+            yield from _unlike("target", rows.y[:, 0], rows.environment, [*parts])
 
 
 def are_coarse(rows: Rows, ignored: Collection[str]) -> bool:
@@ -213,13 +213,21 @@ def _repeat_environment(rows: Rows, constant: Mapping[str, Array]) -> Iterator[F
         yield Finding("an environment column", (*rows.environments,), counts, names[0], text)
 
 
-def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -> Iterator[Finding]:
+def _unlike(
+    name: str, values: Array, environment: Array, names: Sequence[str]
+) -> Iterator[Finding]:
+    parts = {i: values[environment == i] for i in range(len(names))}
+    large = {i: part for i, part in parts.items() if len(part) >= FEW_EXAMPLES}
+    yield from _units(name, large, names)
+    yield from _codes(name, large, names)
+
+
+def _units(name: str, large: Mapping[int, Array], names: Sequence[str]) -> Iterator[Finding]:
     """A finding if some environments' numbers may be in another unit than those of the others.
 
     The means of environments then are of two sizes, whose ratio or difference is that of units. A factor
     of units leaves the spread of logarithms as it is.
     """
-    large = {i: v for i in range(len(names)) if len(v := values[environment == i]) >= FEW_EXAMPLES}
     known, times = list[tuple[float, float]](), 0.0
     if found := _two_sizes({i: np.log(np.abs(v[v != 0])) for i, v in large.items()}):
         low, high, mean, other, spread, of_spread = found
@@ -243,6 +251,10 @@ def _units(name: str, values: Array, environment: Array, names: Sequence[str]) -
         text = f"'{name}' is about {size} large in '{there}' as in '{here}'"
         text += f" plus {offset:g}" * bool(offset) + ": its unit may be another one there"
         yield Finding("another unit", (there, here), {"times": times}, name, text)
+
+
+def _codes(name: str, large: Mapping[int, Array], names: Sequence[str]) -> Iterator[Finding]:
+    """A finding on environments with other codes, such as 1 and 2, than most have, such as 0 and 1."""
     codes = {i: {*np.unique(v)} for i, v in large.items()}
     usual = max(codes.values(), key=[*codes.values()].count, default=set[float]())
     odd = {names[i]: found for i, found in codes.items() if not found <= usual}
