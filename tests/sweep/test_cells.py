@@ -85,6 +85,16 @@ def test_a_stored_sweep_goes_on_with_the_draws_that_it_has(tmp_path: Path) -> No
         launch(read_sweep(tiny_file(tmp_path, **changes, shared_quantiles=True)), options)
 
 
+def test_a_ceiling_stays_beside_rows_on_other_data(tmp_path: Path) -> None:
+    ceiling = {"name": "ERM", "label": "top", "ceiling": True, "options": {"variant": "FEU"}}
+    options = LaunchOptions(out=tmp_path / "out", launcher="debug")
+    changes = {"steps": 4, "evaluate_every": 2}
+    launch(read_sweep(tiny_file(tmp_path, **changes, algorithms=["ERM", ceiling])), options)
+    launch(read_sweep(tiny_file(tmp_path, **changes, algorithms=["IRM"])), options)
+    stored = Directory(tmp_path / "out").specs().values()
+    assert {spec.label for spec in stored} == {"ERM", "top", "IRM"}
+
+
 def test_a_value_holds_in_every_draw_and_a_list_has_one_for_each() -> None:
     entry = {"name": "ANDMask", "hparams": {"tau": [0.5, 1, 0.9], "lr": 1e-3}}
     runs = specs(hparam_draws=[0, 2], trials=[7, 9], algorithms=[entry])
